@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: MIT
+//! What a GPU thread sees: device headers, their mirrors in Rust, and an
+//! executor that runs the same headers on CPU threads.

@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: MIT
+//! The multi-process conformance suite and the benchmark: a process per rank.
