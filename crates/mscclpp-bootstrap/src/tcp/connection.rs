@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT
+//! One connection between two ranks: what reads it and what writes it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::frame::{Assembly, Head, MAX_MESSAGE, MAX_PIECE, short_cause};
+use super::mailbox::cost;
+use super::node::{Node, Peer, Spread};
+use super::outgoing::{Job, News, Outgoing, WINDOW};
+use crate::failure::{FailureKind, PeerFailure};
+
+/// How long a peer may take for its first frame.
+const FIRST_FRAME: Duration = Duration::from_secs(5);
+/// After a failed write, how long a goodbye is looked for in what was received.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+/// Pieces up to this size go out together with their head.
+const SMALL_PIECE: usize = 16 * 1024;
+
+/// What a connection's writer is fed by.
+pub(crate) struct Inbox {
+    pub(crate) news: UnboundedReceiver<News>,
+    pub(crate) jobs: UnboundedReceiver<Job>,
+}
+
+/// How a connection ended.
+enum End {
+    /// The peer said goodbye.
+    Goodbye,
+    Broken(String),
+    /// This rank closed it.
+    Here,
+}
+
+/// Waits for the frame that opens a connection.
+pub(crate) async fn first_frame(mut stream: TcpStream) -> Option<TcpStream> {
+    let mut bytes = [0; Head::BYTES];
+    let read = tokio::time::timeout(FIRST_FRAME, stream.read_exact(&mut bytes)).await;
+    match read {
+        Ok(Ok(_)) if Head::decode(&bytes).ok() == Some(Head::Open) => Some(stream),
+        _ => None,
+    }
+}
+
+pub(crate) async fn as_connector(
+    node: Arc<Node>,
+    rank: usize,
+    peer: Arc<Peer>,
+    mut stream: TcpStream,
+    inbox: Inbox,
+) {
+    match stream.write_all(&Head::Open.encode()).await {
+        Ok(()) => as_acceptor(node, rank, peer, stream, inbox).await,
+        Err(error) => ended(&node, rank, End::Broken(error.to_string())),
+    }
+}
+
+pub(crate) async fn as_acceptor(
+    node: Arc<Node>,
+    rank: usize,
+    peer: Arc<Peer>,
+    stream: TcpStream,
+    inbox: Inbox,
+) {
+    let (reader, writer) = stream.into_split();
+    let end = {
+        let mut reading = std::pin::pin!(read_frames(&node, rank, &peer, reader));
+        let mut writing = std::pin::pin!(write_frames(&peer.outgoing, writer, inbox));
+        let written = tokio::select! {
+            end = &mut reading => Err(end),
+            written = &mut writing => Ok(written),
+        };
+        match written {
+            Err(end) => end,
+            Ok(Ok(Written::Farewell)) => reading.await,
+            Ok(Ok(Written::Closed)) => End::Here,
+            // A peer that left in good order may have said so before.
+            Ok(Err(error)) => match tokio::time::timeout(LAST_WORDS, reading).await {
+                Ok(End::Goodbye) => End::Goodbye,
+                _ => End::Broken(format!("writing to it failed: {error}")),
+            },
+        }
+    };
+    ended(&node, rank, end);
+}
+
+fn ended(node: &Node, rank: usize, end: End) {
+    // While this rank leaves, the others close in their turn.
+    if !node.leaving.load(Ordering::Acquire) {
+        match end {
+            End::Goodbye => node.gone(
+                PeerFailure::new(rank, FailureKind::Left, "it said goodbye"),
+                Spread::Nobody,
+            ),
+            End::Broken(cause) => node.gone(
+                PeerFailure::new(
+                    rank,
+                    FailureKind::Died,
+                    format!("its connection to rank {} broke: {cause}", node.rank),
+                ),
+                Spread::Everybody,
+            ),
+            End::Here => {}
+        }
+    }
+    node.connection_closed();
+}
+
+async fn read_frames(node: &Node, rank: usize, peer: &Peer, reader: OwnedReadHalf) -> End {
+    let mut reader = BufReader::with_capacity(64 * 1024, reader);
+    let mut assembly = Assembly::default();
+    loop {
+        match read_frame(node, rank, peer, &mut reader, &mut assembly).await {
+            Ok(true) => {}
+            Ok(false) => return End::Goodbye,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return End::Broken("it was closed without a goodbye".into());
+            }
+            Err(error) => return End::Broken(error.to_string()),
+        }
+    }
+}
+
+/// Reads and obeys one frame; false after a goodbye.
+async fn read_frame(
+    node: &Node,
+    rank: usize,
+    peer: &Peer,
+    reader: &mut BufReader<OwnedReadHalf>,
+    assembly: &mut Assembly,
+) -> io::Result<bool> {
+    let mut bytes = [0; Head::BYTES];
+    reader.read_exact(&mut bytes).await?;
+    let head = Head::decode(&bytes).map_err(io::Error::other)?;
+    match head {
+        Head::First { piece, .. } | Head::Further { piece, .. } => {
+            assembly.begin(head).map_err(io::Error::other)?;
+            read_piece(reader, piece, &mut assembly.bytes).await?;
+            if let Some((tag, message)) = assembly.finish() {
+                let limit = WINDOW + cost(MAX_MESSAGE as usize);
+                if !peer.mailbox.deliver(tag, message, limit) {
+                    return Err(io::Error::other("it sent more than its window"));
+                }
+            }
+        }
+        Head::Credit { cost } => peer.outgoing.credit(cost),
+        Head::Death { rank: dead, cause } => {
+            let mut text = Vec::new();
+            read_piece(reader, cause, &mut text).await?;
+            let dead = usize::try_from(dead).ok().filter(|dead| *dead < node.world);
+            let dead = dead.ok_or_else(|| {
+                io::Error::other("it reports the death of a rank that does not exist")
+            })?;
+            let cause = String::from_utf8_lossy(&text).into_owned();
+            let failure = PeerFailure::new(dead, FailureKind::Died, cause);
+            node.gone(failure, Spread::HeardFrom(rank));
+        }
+        Head::Goodbye => return Ok(false),
+        Head::Open => return Err(io::Error::other("it opened the connection twice")),
+    }
+    Ok(true)
+}
+
+/// Appends `length` bytes.
+async fn read_piece(
+    reader: &mut BufReader<OwnedReadHalf>,
+    length: usize,
+    into: &mut Vec<u8>,
+) -> io::Result<()> {
+    into.reserve(length);
+    let mut piece = reader.take(length as u64);
+    while piece.limit() > 0 {
+        if piece.read_buf(into).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(())
+}
+
+/// Why a writer stopped.
+enum Written {
+    /// It said goodbye.
+    Farewell,
+    /// The peer is gone, or this object is.
+    Closed,
+}
+
+async fn write_frames(
+    outgoing: &Outgoing,
+    mut writer: OwnedWriteHalf,
+    mut inbox: Inbox,
+) -> io::Result<Written> {
+    let mut scratch = Vec::with_capacity(SMALL_PIECE + Head::BYTES);
+    loop {
+        let goodbye = tokio::select! {
+            biased;
+            news = inbox.news.recv() => match news {
+                Some(news) => write_news(&mut writer, news).await?,
+                None => return Ok(Written::Closed),
+            },
+            job = inbox.jobs.recv() => match job {
+                Some(job) => {
+                    write_message(&mut writer, &mut inbox.news, &job, &mut scratch, outgoing).await?
+                }
+                None => return Ok(Written::Closed),
+            },
+        };
+        if goodbye {
+            // What was queued before goes out before.
+            while let Ok(job) = inbox.jobs.try_recv() {
+                write_message(&mut writer, &mut inbox.news, &job, &mut scratch, outgoing).await?;
+            }
+            writer.write_all(&Head::Goodbye.encode()).await?;
+            writer.shutdown().await?;
+            return Ok(Written::Farewell);
+        }
+    }
+}
+
+/// Writes one piece of news; true if it is the goodbye, which is left to the
+/// caller.
+async fn write_news(writer: &mut OwnedWriteHalf, news: News) -> io::Result<bool> {
+    match news {
+        News::Credit(cost) => writer.write_all(&Head::Credit { cost }.encode()).await?,
+        News::Death { rank, cause } => {
+            let cause = short_cause(&cause);
+            let head = Head::Death {
+                rank: rank as u64,
+                cause: cause.len(),
+            };
+            let frame = [&head.encode()[..], cause.as_bytes()].concat();
+            writer.write_all(&frame).await?;
+        }
+        News::Goodbye => return Ok(true),
+    }
+    Ok(false)
+}
+
+/// Writes a message in pieces, news between them; true if a goodbye was among
+/// the news.
+async fn write_message(
+    writer: &mut OwnedWriteHalf,
+    news: &mut UnboundedReceiver<News>,
+    job: &Job,
+    scratch: &mut Vec<u8>,
+    outgoing: &Outgoing,
+) -> io::Result<bool> {
+    let mut goodbye = false;
+    let tag = job.tag;
+    let (first, rest) = job.data.split_at(job.data.len().min(MAX_PIECE));
+    let total = job.data.len() as u64;
+    let piece = first.len();
+    write_piece(writer, Head::First { tag, total, piece }, first, scratch).await?;
+    for piece in rest.chunks(MAX_PIECE) {
+        while let Ok(news) = news.try_recv() {
+            goodbye |= write_news(writer, news).await?;
+        }
+        let head = Head::Further {
+            tag,
+            piece: piece.len(),
+        };
+        write_piece(writer, head, piece, scratch).await?;
+    }
+    outgoing.written(job.number);
+    Ok(goodbye)
+}
+
+async fn write_piece(
+    writer: &mut OwnedWriteHalf,
+    head: Head,
+    piece: &[u8],
+    scratch: &mut Vec<u8>,
+) -> io::Result<()> {
+    if piece.len() > SMALL_PIECE {
+        writer.write_all(&head.encode()).await?;
+        return writer.write_all(piece).await;
+    }
+    scratch.clear();
+    scratch.extend(head.encode());
+    scratch.extend(piece);
+    writer.write_all(scratch).await
+}
