@@ -88,6 +88,50 @@ pub enum Error {
         /// The system's error.
         source: Arc<io::Error>,
     },
+
+    /// A FIFO cannot have this many slots.
+    #[error("a FIFO of {size} slots cannot be made: give a power of two, at most {max}")]
+    FifoSize {
+        /// The number asked for.
+        size: usize,
+        /// The largest that is possible.
+        max: usize,
+    },
+
+    /// Kernels gave up positions of a stopped FIFO, and nobody will ever fill those.
+    #[error(
+        "kernels gave up while they waited for room in the stopped FIFO (position {head} was \
+         handed out, {tail} executed): make a new service"
+    )]
+    FifoBroken {
+        /// One past the last position handed out.
+        head: u64,
+        /// Number of triggers executed.
+        tail: u64,
+    },
+
+    /// The proxy runs already.
+    #[error("the proxy runs already")]
+    ProxyRunning,
+
+    /// The proxy's thread is lost, and with it the FIFO.
+    #[error("the proxy is gone: {cause}; make a new service")]
+    ProxyGone {
+        /// What happened to it.
+        cause: String,
+    },
+
+    /// A proxy was stopped before all that was asked of it was done.
+    #[error(
+        "the proxy did not finish within {waited:?}: {triggers} triggers were not executed, or \
+         what they started was not acknowledged"
+    )]
+    NotDrained {
+        /// Triggers pushed and not executed.
+        triggers: u64,
+        /// How long it was waited for.
+        waited: Duration,
+    },
 }
 
 impl Error {
@@ -98,6 +142,11 @@ impl Error {
             Error::PeerDown { .. } => ErrorCode::RemoteError,
             Error::Timeout { .. } => ErrorCode::Timeout,
             Error::Io { .. } => ErrorCode::SystemError,
+            Error::FifoSize { .. } | Error::FifoBroken { .. } | Error::ProxyRunning => {
+                ErrorCode::InvalidUsage
+            }
+            Error::ProxyGone { .. } => ErrorCode::InternalError,
+            Error::NotDrained { .. } => ErrorCode::Timeout,
         }
     }
 
@@ -106,6 +155,13 @@ impl Error {
         match self {
             Error::PeerDown { .. } => Status::PeerDown,
             _ => Status::QueueError,
+        }
+    }
+
+    /// An [`Error::ProxyGone`] with its cause.
+    pub(crate) fn gone(cause: &str) -> Self {
+        Error::ProxyGone {
+            cause: cause.into(),
         }
     }
 

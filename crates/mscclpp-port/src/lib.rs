@@ -3,10 +3,16 @@
 
 pub mod device;
 pub mod error;
+mod fifo;
+mod flush;
 pub mod memory;
-pub mod status;
+mod proxy;
+mod status;
 mod sync;
 pub(crate) mod transport;
 
 pub use device::{Device, DeviceKind};
 pub use error::{Error, ErrorCode, Result};
+pub use fifo::{DEFAULT_FIFO_SIZE, Fifo};
+pub use proxy::{Proxy, ProxyHandler, ProxyHandlerResult, ProxyProgress};
+pub use status::{Status, StatusWord};
