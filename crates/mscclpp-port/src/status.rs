@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-pub use mscclpp_device::abi::{Status, StatusWord};
+use mscclpp_device::abi::StatusWord;
 
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
@@ -12,7 +12,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 /// The first error of a connection: set once, never cleared.
 ///
 /// The word is a [`StatusWord`], zero until the error; its `detail` is the dead rank plus one for
-/// [`Status::PeerDown`], else 0. The typed error is stored before the word, so whoever saw the word
+/// [`mscclpp_device::abi::Status::PeerDown`], else 0. The typed error is stored before the word, so whoever saw the word
 /// finds the error. All methods may be called from any thread.
 pub(crate) struct StickyStatus {
     word: AtomicU64,
@@ -93,6 +93,8 @@ impl std::fmt::Debug for StickyStatus {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use mscclpp_device::abi::Status;
+
     use super::*;
 
     fn down(rank: usize) -> Error {
@@ -107,10 +109,7 @@ mod tests {
         let status = StickyStatus::new();
         assert!(status.check().is_ok());
         assert!(status.fail(down(6)));
-        assert!(!status.fail(Error::FifoSize {
-            size: 3,
-            max: 1
-        }));
+        assert!(!status.fail(Error::FifoSize { size: 3, max: 1 }));
         assert_eq!(status.word(), StatusWord::new(Status::PeerDown, 7));
         assert!(matches!(
             status.error(),

@@ -2,7 +2,6 @@
 //! The thread that executes what kernels push into a FIFO.
 
 mod control;
-mod idle;
 mod worker;
 
 use std::any::Any;

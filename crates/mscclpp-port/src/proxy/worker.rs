@@ -4,9 +4,9 @@
 use std::time::Instant;
 
 use super::control::Control;
-use super::idle::Idle;
 use super::{ProxyHandler, ProxyHandlerResult};
 use crate::fifo::Fifo;
+use crate::idle::Idle;
 
 /// Triggers executed between two looks at everything else. Their slots are given back together.
 const BATCH: u64 = 16;

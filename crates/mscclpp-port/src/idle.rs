@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-//! How the proxy thread waits: it cannot be woken by a kernel's store, so it looks again, ever less
-//! often.
+//! How threads of this crate wait for a store of somebody who cannot wake them: they look again,
+//! ever less often.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,20 +17,20 @@ const NAP_PART: u32 = 8;
 
 /// What to do before the next look.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Pause {
+pub(crate) enum Pause {
     Spin,
     Yield,
     Nap(Duration),
 }
 
 /// The time since the last work, as far as pausing needs it.
-pub(super) struct Idle {
+pub(crate) struct Idle {
     spins: u32,
     since: Option<Instant>,
 }
 
 impl Idle {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             spins: 0,
             since: None,
@@ -38,11 +38,11 @@ impl Idle {
     }
 
     /// There was work: the next pauses are short again.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Self::new();
     }
 
-    pub(super) fn next(&mut self) -> Pause {
+    pub(crate) fn next(&mut self) -> Pause {
         if self.spins < SPINS {
             self.spins += 1;
             return Pause::Spin;
@@ -60,7 +60,7 @@ impl Idle {
     }
 
     /// Pauses; `nap` sleeps, and may return early.
-    pub(super) fn pause(&mut self, nap: impl FnOnce(Duration)) {
+    pub(crate) fn pause(&mut self, nap: impl FnOnce(Duration)) {
         match self.next() {
             Pause::Spin => std::hint::spin_loop(),
             Pause::Yield => thread::yield_now(),
