@@ -3,3 +3,5 @@
 //! executor that runs the same headers on CPU threads.
 
 pub mod abi;
+#[cfg(feature = "host-executor")]
+pub mod executor;
