@@ -102,8 +102,10 @@ struct BasePortChannelDeviceHandle {
   MSCCLPP_DEVICE_INLINE bool poll() { return semaphore_.poll(); }
 
   /// Waits for a signal of the peer and consumes it. What the peer's puts before it wrote is visible
-  /// then.
-  MSCCLPP_DEVICE_INLINE Status wait(int64_t maxSpinCount = -1) { return semaphore_.wait(maxSpinCount); }
+  /// then. Ends with Aborted when the channel's proxy has stopped and no signal is there.
+  MSCCLPP_DEVICE_INLINE Status wait(int64_t maxSpinCount = -1) {
+    return detail::waitUntil([&] { return semaphore_.poll(); }, semaphore_.status, fifo_.status, maxSpinCount);
+  }
 
   /// Whether host and device were built with the same layout.
   MSCCLPP_HOST_DEVICE_INLINE bool compatible() const {
