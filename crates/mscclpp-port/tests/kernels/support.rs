@@ -22,7 +22,9 @@ pub fn kernel(name: &'static str) -> HostKernel {
     // library stays loaded. The argument types below are the C++ ones, and the tests keep what they
     // point to until the launch has ended.
     unsafe {
-        let entry = library.get::<Entry>(name.as_bytes()).expect("a kernel of kernels.cpp");
+        let entry = library
+            .get::<Entry>(name.as_bytes())
+            .expect("a kernel of kernels.cpp");
         HostKernel::new(name, *entry)
     }
 }
@@ -33,7 +35,15 @@ fn compile() -> Library {
     let object = directory.path().join("kernels.so");
     let compiler = "g++";
     let output = Command::new(compiler)
-        .args(["-std=c++17", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"])
+        .args([
+            "-std=c++17",
+            "-O2",
+            "-shared",
+            "-fPIC",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+        ])
         .arg("-I")
         .arg(root.join("../mscclpp-device/include"))
         .arg(root.join("tests/kernels/kernels.cpp"))
@@ -64,7 +74,9 @@ impl Words {
     }
 
     pub fn all(&self) -> Vec<u64> {
-        (0..self.1).map(|i| self.0.load_u64(i * 8).unwrap()).collect()
+        (0..self.1)
+            .map(|i| self.0.load_u64(i * 8).unwrap())
+            .collect()
     }
 
     pub fn statuses(&self) -> Vec<Option<Status>> {
