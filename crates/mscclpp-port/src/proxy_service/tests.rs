@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mscclpp_device::abi::{MAX_MEMORIES, MAX_SEMAPHORES, ProxyTrigger, Transfer, Trigger};
 

@@ -228,7 +228,7 @@ fn dropping_the_service_releases_its_channels_kernels() {
 
 #[test]
 fn a_rank_that_dies_releases_the_kernels_that_wait_for_it() {
-    let (world, kill) = Local::mortal_world(2);
+    let (world, kill) = Local::world(2);
     let [a, b] = pair_of(world, 64);
     let waiting = call(a.handle(), Call::Wait, (0, 0), 3);
     thread::sleep(Duration::from_millis(20));

@@ -7,3 +7,4 @@ mod fifo;
 mod local;
 mod pair;
 mod support;
+mod teardown;

@@ -13,26 +13,25 @@ use mscclpp_port::{
 use crate::local::Local;
 use crate::support::PATIENCE;
 
-pub fn soon() -> Deadline {
+pub(crate) fn soon() -> Deadline {
     Deadline::after(PATIENCE)
 }
 
 /// One rank's end.
-pub struct End {
-    pub communicator: Communicator,
-    pub buffer: Buffer,
-    pub local: RegisteredMemory,
-    pub remote: RegisteredMemory,
-    pub connection: Connection,
-    pub service: ProxyService,
-    pub semaphore: SemaphoreId,
-    pub dst: MemoryId,
-    pub src: MemoryId,
-    pub channel: PortChannel,
+pub(crate) struct End {
+    pub(crate) communicator: Communicator,
+    pub(crate) buffer: Buffer,
+    pub(crate) local: RegisteredMemory,
+    pub(crate) remote: RegisteredMemory,
+    pub(crate) connection: Connection,
+    pub(crate) service: ProxyService,
+    pub(crate) semaphore: SemaphoreId,
+    pub(crate) src: MemoryId,
+    pub(crate) channel: PortChannel,
 }
 
 /// Sets rank `me` of two up; the other does the same at the same time.
-pub fn end(communicator: Communicator, bytes: u64) -> Result<End, Error> {
+pub(crate) fn end(communicator: Communicator, bytes: u64) -> Result<End, Error> {
     let peer = 1 - communicator.bootstrap().rank();
     let buffer = Buffer::new(Device::cpu(), bytes)?;
     let local = communicator.register_memory(&buffer, 0..bytes)?;
@@ -56,18 +55,17 @@ pub fn end(communicator: Communicator, bytes: u64) -> Result<End, Error> {
         connection,
         service,
         semaphore,
-        dst,
         src,
         channel,
     })
 }
 
 impl End {
-    pub fn handle(&self) -> PortChannelDeviceHandle {
+    pub(crate) fn handle(&self) -> PortChannelDeviceHandle {
         self.channel.device_handle()
     }
 
-    pub fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.buffer.read(offset, &mut bytes).unwrap();
         bytes
@@ -75,12 +73,12 @@ impl End {
 }
 
 /// Both ends, over buffers of some bytes.
-pub fn pair(bytes: u64) -> [End; 2] {
-    pair_of(Local::mortal_world(2).0, bytes)
+pub(crate) fn pair(bytes: u64) -> [End; 2] {
+    pair_of(Local::world(2).0, bytes)
 }
 
 /// Both ends over a world of two.
-pub fn pair_of(
+pub(crate) fn pair_of(
     world: Vec<std::sync::Arc<dyn mscclpp_bootstrap::Bootstrap>>,
     bytes: u64,
 ) -> [End; 2] {
