@@ -32,9 +32,7 @@ pub(crate) struct Local {
 
 impl Local {
     /// A world of so many ranks, and what kills one of them.
-    pub(crate) fn world(
-        size: usize,
-    ) -> (Vec<Arc<dyn Bootstrap>>, impl Fn(usize) + Send + Sync) {
+    pub(crate) fn world(size: usize) -> (Vec<Arc<dyn Bootstrap>>, impl Fn(usize) + Send + Sync) {
         let hub = Arc::new(Hub::default());
         let ranks = (0..size)
             .map(|rank| {
