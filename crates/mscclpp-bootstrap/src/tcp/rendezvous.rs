@@ -290,6 +290,8 @@ pub(crate) async fn gather(
             }
         }
     };
+    // Whoever arrives from now on finds nobody waiting, and is let go.
+    drop(events);
     let reply = match &error {
         BootstrapError::Timeout { waiting_for, .. } => JoinReply::Missing {
             ranks: waiting_for.iter().map(|rank| *rank as u32).collect(),
