@@ -1,3 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! What a GPU thread sees: device headers, their mirrors in Rust, and an
 //! executor that runs the same headers on CPU threads.
+
+pub mod abi;
+#[cfg(feature = "host-executor")]
+pub mod executor;

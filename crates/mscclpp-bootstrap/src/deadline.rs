@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+//! When a wait ends.
+
+use std::time::{Duration, Instant};
+
+/// Further away than any job lives: what a duration too long to add becomes.
+const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// The time limit of a set-up call when the caller names none: 30 s, or the
+/// number of seconds (fractions allowed) in `MSCCLPP_BOOTSTRAP_TIMEOUT`.
+pub(crate) fn default_timeout() -> Duration {
+    const DEFAULT: Duration = Duration::from_secs(30);
+    let Ok(text) = std::env::var("MSCCLPP_BOOTSTRAP_TIMEOUT") else {
+        return DEFAULT;
+    };
+    parse_seconds(&text).unwrap_or_else(|| {
+        tracing::warn!(
+            value = text,
+            "MSCCLPP_BOOTSTRAP_TIMEOUT is not a positive number of seconds; using 30"
+        );
+        DEFAULT
+    })
+}
+
+fn parse_seconds(text: &str) -> Option<Duration> {
+    let seconds = text.trim().parse::<f64>().ok()?;
+    if seconds > 0.0 {
+        Duration::try_from_secs_f64(seconds).ok()
+    } else {
+        None
+    }
+}
+
+/// The moment at which a wait gives up. One deadline is handed through all the
+/// steps of an operation, so that the whole of it is bounded and not each step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    start: Instant,
+    at: Instant,
+}
+
+impl Deadline {
+    /// A deadline `timeout` from now.
+    #[must_use]
+    pub fn after(timeout: Duration) -> Self {
+        let start = Instant::now();
+        let at = start
+            .checked_add(timeout)
+            .or_else(|| start.checked_add(FAR))
+            .unwrap_or(start);
+        Self { start, at }
+    }
+
+    /// The time that is left; zero once the deadline has passed.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether the deadline has passed.
+    #[must_use]
+    pub fn expired(&self) -> bool {
+        Instant::now() >= self.at
+    }
+
+    /// The moment itself.
+    #[must_use]
+    pub fn at(&self) -> Instant {
+        self.at
+    }
+
+    /// The whole time that was granted, for error texts.
+    #[must_use]
+    pub fn budget(&self) -> Duration {
+        self.at - self.start
+    }
+
+    /// The earlier of this deadline and one `timeout` from now.
+    #[must_use]
+    pub fn at_most(&self, timeout: Duration) -> Self {
+        let other = Self::after(timeout);
+        if other.at < self.at { other } else { *self }
+    }
+}
+
+impl Default for Deadline {
+    /// 30 s from now, or `MSCCLPP_BOOTSTRAP_TIMEOUT` seconds.
+    fn default() -> Self {
+        Self::after(default_timeout())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_counts_down_and_expires() {
+        let soon = Deadline::after(Duration::ZERO);
+        assert!(soon.expired());
+        assert_eq!(soon.remaining(), Duration::ZERO);
+        let later = Deadline::after(Duration::from_secs(60));
+        assert!(!later.expired());
+        assert!(later.remaining() > Duration::from_secs(59));
+        assert_eq!(later.budget(), Duration::from_secs(60));
+    }
+
+    #[test]
+    fn an_endless_duration_does_not_overflow() {
+        assert!(Deadline::after(Duration::MAX).remaining() > Duration::from_secs(1 << 30));
+    }
+
+    #[test]
+    fn at_most_shortens_and_never_lengthens() {
+        let long = Deadline::after(Duration::from_secs(60));
+        assert!(long.at_most(Duration::from_secs(1)).at() < long.at());
+        let short = Deadline::after(Duration::from_millis(1));
+        assert_eq!(short.at_most(Duration::from_secs(60)), short);
+    }
+
+    #[test]
+    fn seconds_are_positive_numbers() {
+        assert_eq!(parse_seconds(" 1.5 "), Some(Duration::from_millis(1500)));
+        for bad in ["", "0", "-1", "x", "inf", "nan", "1e300"] {
+            assert_eq!(parse_seconds(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+//! Which machine this is.
+
+use sha2::{Digest, Sha256};
+
+/// A number that is the same for all processes of one booted machine and, with
+/// overwhelming probability, different for any two machines: a hash of the host
+/// name and the kernel's boot id. `MSCCLPP_HOSTID`, when set, stands in for both.
+#[must_use]
+pub fn id() -> u64 {
+    match std::env::var("MSCCLPP_HOSTID") {
+        Ok(given) if !given.is_empty() => digest(&["given", &given]),
+        _ => {
+            let uname = rustix::system::uname();
+            let name = uname.nodename().to_string_lossy();
+            // Absent outside Linux and in some containers; the name must do then.
+            let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+            digest(&["host", &name, boot.as_deref().unwrap_or("").trim()])
+        }
+    }
+}
+
+fn digest(parts: &[&str]) -> u64 {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part.as_bytes());
+    }
+    let bytes: [u8; 32] = hash.finalize().into();
+    u64::from_le_bytes(bytes[..8].try_into().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_is_stable() {
+        assert_eq!(id(), id());
+    }
+
+    #[test]
+    fn names_that_concatenate_alike_differ() {
+        assert_ne!(digest(&["ab", "c"]), digest(&["a", "bc"]));
+    }
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT
+//! The connecting end, for blocking callers and for tasks.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream as StdStream};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::handshake::{CHALLENGE, Claims, Connector, Failure, Refusal, VERDICT, VERSION};
+use super::{LinkId, LinkKey};
+use crate::{BootstrapError, Deadline};
+
+/// Proof failures are taken for final after this time: until then the acceptor
+/// may not expect us yet, or a predecessor may still hold its port.
+const PROOF_PATIENCE: Duration = Duration::from_secs(2);
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Connects to an acceptor that expects (or will soon expect) `id`, and proves
+/// and checks the key. Tries again until the deadline while nobody listens there
+/// or the acceptor does not expect the id yet. The stream is in blocking mode
+/// with `TCP_NODELAY`.
+///
+/// # Errors
+/// [`BootstrapError::LinkTimeout`] with the reason of the last attempt;
+/// [`BootstrapError::ProofRefused`] when the keys differ for two seconds;
+/// [`BootstrapError::Version`]; [`BootstrapError::Declined`].
+pub fn connect(
+    address: SocketAddr,
+    id: LinkId,
+    key: &LinkKey,
+    deadline: Deadline,
+) -> Result<StdStream, BootstrapError> {
+    let mut retry = Retry::new(address, deadline);
+    loop {
+        let outcome = match Connector::new(id, key, Claims::NONE) {
+            Ok(connector) => attempt(address, connector, deadline),
+            Err(error) => return Err(error),
+        };
+        match outcome {
+            Ok(stream) => return Ok(stream),
+            Err(failed) => std::thread::sleep(retry.pause(failed)?),
+        }
+    }
+}
+
+/// Whom to call, and as whom.
+pub(crate) struct Call {
+    pub(crate) address: SocketAddr,
+    pub(crate) id: LinkId,
+    pub(crate) key: LinkKey,
+    pub(crate) claims: Claims,
+}
+
+/// How a call ended without a connection.
+#[derive(Debug)]
+pub(crate) enum CallError {
+    /// The acceptor wants the connection the other way round.
+    Crossing,
+    /// Nobody listens there.
+    NobodyThere(io::Error),
+    /// Anything else.
+    Other(BootstrapError),
+}
+
+impl CallError {
+    pub(crate) fn into_error(self, address: SocketAddr) -> BootstrapError {
+        match self {
+            Self::Crossing => declined(address, Refusal::Crossing),
+            Self::NobodyThere(source) => {
+                BootstrapError::io(format!("connecting to {address}"), source)
+            }
+            Self::Other(error) => error,
+        }
+    }
+}
+
+/// As [`connect`], for tasks. With `patient` false, an address where nobody
+/// listens is reported at once.
+pub(crate) async fn connect_async(
+    call: &Call,
+    patient: bool,
+    deadline: Deadline,
+) -> Result<TcpStream, CallError> {
+    let mut retry = Retry::new(call.address, deadline);
+    loop {
+        let connector =
+            Connector::new(call.id, &call.key, call.claims).map_err(CallError::Other)?;
+        let one = attempt_async(call.address, connector);
+        let limit = tokio::time::Instant::from_std(deadline.at());
+        let failed = match tokio::time::timeout_at(limit, one).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(Attempt::Proof(Failure::Declined(Refusal::Crossing)))) => {
+                return Err(CallError::Crossing);
+            }
+            Ok(Err(Attempt::Connect(error)))
+                if !patient && error.kind() == io::ErrorKind::ConnectionRefused =>
+            {
+                return Err(CallError::NobodyThere(error));
+            }
+            Ok(Err(failed)) => failed,
+            Err(_) => Attempt::Silent,
+        };
+        let pause = retry.pause(failed).map_err(CallError::Other)?;
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// How one attempt failed.
+#[derive(Debug)]
+enum Attempt {
+    /// No connection was made.
+    Connect(io::Error),
+    /// The connection broke in the midst of the proof.
+    Broken(io::Error),
+    /// The time was up while the other end said nothing.
+    Silent,
+    Proof(Failure),
+}
+
+/// Decides whether and when to try again.
+struct Retry {
+    address: SocketAddr,
+    deadline: Deadline,
+    next: Duration,
+    proof_failing: Option<Deadline>,
+}
+
+fn declined(address: SocketAddr, refusal: Refusal) -> BootstrapError {
+    BootstrapError::Declined {
+        with: address.to_string(),
+        reason: refusal.reason().into(),
+    }
+}
+
+impl Retry {
+    fn new(address: SocketAddr, deadline: Deadline) -> Self {
+        Self {
+            address,
+            deadline,
+            next: FIRST_PAUSE,
+            proof_failing: None,
+        }
+    }
+
+    /// How long to wait before the next attempt, or why there is none.
+    fn pause(&mut self, failed: Attempt) -> Result<Duration, BootstrapError> {
+        let hint = match failed {
+            Attempt::Proof(Failure::Declined(refusal)) => {
+                return Err(declined(self.address, refusal));
+            }
+            Attempt::Proof(Failure::OtherVersion(theirs)) => {
+                return Err(BootstrapError::Version {
+                    with: self.address.to_string(),
+                    theirs,
+                    ours: VERSION,
+                });
+            }
+            Attempt::Proof(Failure::ProofRefused | Failure::ProofMissing) => {
+                let patience = *self
+                    .proof_failing
+                    .get_or_insert_with(|| Deadline::after(PROOF_PATIENCE));
+                if patience.expired() || self.deadline.expired() {
+                    return Err(BootstrapError::ProofRefused {
+                        with: self.address.to_string(),
+                    });
+                }
+                "the proof of the shared secret failed".to_owned()
+            }
+            Attempt::Proof(Failure::NotAnAcceptor) => {
+                "something else listens there; check the address".to_owned()
+            }
+            Attempt::Connect(error) => format!("connecting: {error}"),
+            Attempt::Broken(error) => format!("it hung up before the proof: {error}"),
+            Attempt::Silent => "it accepted the connection and said nothing".to_owned(),
+        };
+        let left = self.deadline.remaining();
+        if left.is_zero() {
+            return Err(BootstrapError::LinkTimeout {
+                with: format!("to {}", self.address),
+                waited: self.deadline.budget(),
+                hint,
+            });
+        }
+        let pause = self.next.min(left);
+        self.next = (self.next * 2).min(LONGEST_PAUSE);
+        Ok(pause)
+    }
+}
+
+async fn attempt_async(
+    address: SocketAddr,
+    mut connector: Connector,
+) -> Result<TcpStream, Attempt> {
+    let mut stream = TcpStream::connect(address)
+        .await
+        .map_err(Attempt::Connect)?;
+    stream.set_nodelay(true).map_err(Attempt::Broken)?;
+    stream
+        .write_all(connector.hello())
+        .await
+        .map_err(Attempt::Broken)?;
+    let mut challenge = [0; CHALLENGE];
+    stream
+        .read_exact(&mut challenge)
+        .await
+        .map_err(Attempt::Broken)?;
+    let proof = connector.answer(&challenge).map_err(Attempt::Proof)?;
+    stream.write_all(&proof).await.map_err(Attempt::Broken)?;
+    let mut verdict = [0; VERDICT];
+    stream
+        .read_exact(&mut verdict)
+        .await
+        .map_err(Attempt::Broken)?;
+    connector.conclude(&verdict).map_err(Attempt::Proof)?;
+    Ok(stream)
+}
+
+fn attempt(
+    address: SocketAddr,
+    mut connector: Connector,
+    deadline: Deadline,
+) -> Result<StdStream, Attempt> {
+    // A zero timeout is an error of its own; the last attempt gets a moment.
+    let left = || deadline.remaining().max(Duration::from_millis(1));
+    let mut stream = StdStream::connect_timeout(&address, left()).map_err(Attempt::Connect)?;
+    let broken = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Attempt::Silent,
+        _ => Attempt::Broken(error),
+    };
+    stream.set_nodelay(true).map_err(broken)?;
+    stream.set_write_timeout(Some(left())).map_err(broken)?;
+    stream.write_all(connector.hello()).map_err(broken)?;
+    let mut challenge = [0; CHALLENGE];
+    read_by(&mut stream, &mut challenge, deadline).map_err(broken)?;
+    let proof = connector.answer(&challenge).map_err(Attempt::Proof)?;
+    stream.write_all(&proof).map_err(broken)?;
+    let mut verdict = [0; VERDICT];
+    read_by(&mut stream, &mut verdict, deadline).map_err(broken)?;
+    connector.conclude(&verdict).map_err(Attempt::Proof)?;
+    stream.set_read_timeout(None).map_err(broken)?;
+    stream.set_write_timeout(None).map_err(broken)?;
+    Ok(stream)
+}
+
+/// Fills `buffer` by the deadline, however slowly the other end drips.
+fn read_by(stream: &mut StdStream, buffer: &mut [u8], deadline: Deadline) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let left = deadline.remaining();
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut buffer[filled..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

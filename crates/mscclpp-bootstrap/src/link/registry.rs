@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+//! What an acceptor expects.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::net::TcpStream;
+
+use super::handshake::{Claims, Refusal};
+use super::{LinkId, LinkKey};
+
+/// Takes proven connections of one kind.
+pub(crate) trait Service: Send + Sync {
+    /// Decides about a connector that has proven itself, before it is told. The
+    /// admission is used up by the connection, or dropped if that breaks first.
+    fn admit(&self, claims: Claims, from: SocketAddr) -> Result<Box<dyn Admission>, Refusal>;
+}
+
+/// A place that is kept for a connection that is about to be complete.
+pub(crate) trait Admission: Send {
+    fn deliver(self: Box<Self>, stream: TcpStream);
+}
+
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) key: LinkKey,
+    pub(crate) service: Arc<dyn Service>,
+    serial: u64,
+}
+
+/// The link ids that an acceptor knows, and what it has seen of strangers.
+#[derive(Default)]
+pub(crate) struct Registry {
+    entries: Mutex<HashMap<LinkId, Entry>>,
+    serial: AtomicU64,
+    failed_proofs: AtomicU64,
+    strangers: AtomicU64,
+}
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LinkId, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Expects connections with `id`; an earlier expectation of it ends.
+    pub(crate) fn register(&self, id: LinkId, key: LinkKey, service: Arc<dyn Service>) -> u64 {
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        let entry = Entry {
+            key,
+            service,
+            serial,
+        };
+        self.lock().insert(id, entry);
+        serial
+    }
+
+    /// Ends an expectation, unless a newer one has taken its id.
+    pub(crate) fn remove(&self, id: LinkId, serial: u64) {
+        let mut entries = self.lock();
+        if entries.get(&id).is_some_and(|e| e.serial == serial) {
+            entries.remove(&id);
+        }
+    }
+
+    pub(crate) fn find(&self, id: &LinkId) -> Option<Entry> {
+        self.lock().get(id).cloned()
+    }
+
+    /// Counts a connection that failed its proof. The operator is told of the
+    /// first and then ever more seldom: a flood must not fill the log.
+    pub(crate) fn count_failed_proof(&self, from: SocketAddr) {
+        let n = self.failed_proofs.fetch_add(1, Ordering::Relaxed) + 1;
+        if n.is_power_of_two() {
+            tracing::warn!(
+                %from, failed_proofs = n,
+                "a connection failed its proof and was dropped; if it is one of the ranks, it has another secret"
+            );
+        }
+    }
+
+    pub(crate) fn failed_proofs(&self) -> u64 {
+        self.failed_proofs.load(Ordering::Relaxed)
+    }
+
+    /// Counts a connection that did not even try to prove itself.
+    pub(crate) fn count_stranger(&self, from: SocketAddr, what: &str) {
+        let n = self.strangers.fetch_add(1, Ordering::Relaxed) + 1;
+        if n.is_power_of_two() {
+            tracing::debug!(%from, strangers = n, what, "dropped a stranger");
+        }
+    }
+}

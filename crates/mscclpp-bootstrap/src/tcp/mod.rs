@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: MIT
+//! Ranks that meet over TCP.
