@@ -22,9 +22,9 @@ constexpr int64_t AccumulateDown = -((int64_t{1} << 32) + 3);
 
 }  // namespace
 
-// Each block adds three operands a round; block 0 then tells the peer and waits for the same.
+// One thread a block. Each block adds three operands a round; block 0 then tells the peer and waits
+// for the same.
 MSCCLPP_KERNEL(conformance_accumulate, AccumulateArgs) {
-  if (threadIdx.x != 0) return;
   const uint32_t block = blockIdx.x;
   mscclpp::PortChannelDeviceHandle channel = args.channel;
   const uint64_t perRound = static_cast<uint64_t>(AccumulateUp + AccumulateDown) * gridDim.x;

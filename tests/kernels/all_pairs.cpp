@@ -43,9 +43,7 @@ MSCCLPP_KERNEL(conformance_all_pairs, AllPairsArgs) {
         mine[j] = allPairsValue(args.rank, i, j);
       }
     }
-    __syncthreads();
-    if (thread == 0) args.syncer->sync(gridDim.x);
-    __syncthreads();
+    args.syncer->sync(gridDim.x);
     if (thread == 0) {
       const uint64_t offset = (half + args.rank * args.elements) * sizeof(int32_t);
       const uint64_t bytes = args.elements * sizeof(int32_t);
@@ -61,10 +59,7 @@ MSCCLPP_KERNEL(conformance_all_pairs, AllPairsArgs) {
       }
     }
     // The flush lets block 0 write this half again two rounds later.
-    if (thread == 0) {
-      conformance::ok(args.report, thread, i, channel.flush());
-      args.syncer->sync(gridDim.x);
-    }
-    __syncthreads();
+    if (thread == 0) conformance::ok(args.report, thread, i, channel.flush());
+    args.syncer->sync(gridDim.x);
   }
 }

@@ -82,7 +82,6 @@ MSCCLPP_KERNEL(conformance_split, SplitArgs) {
 
 struct FifoPushArgs {
   mscclpp::FifoDeviceHandle fifo;
-  conformance::Report* report;
   uint64_t count;
 };
 

@@ -2,6 +2,7 @@
 // Two ranks take turns in sending a buffer as LL packets: no signal, the flags inside the packets
 // tell that they arrived.
 
+#include <mscclpp/copy_device.hpp>
 #include <mscclpp/packet_device.hpp>
 
 #include "report.hpp"
@@ -49,7 +50,7 @@ MSCCLPP_KERNEL(conformance_packet_ping_pong, PacketPingPongArgs) {
         // A packet holds the values of more than one thread.
         __syncthreads();
       }
-      mscclpp::copyToPackets(args.outgoing, 0, args.buffer, 0, bytes, thread, threads, flag);
+      mscclpp::copyToPackets(args.outgoing, args.buffer, bytes, thread, threads, flag);
       __syncthreads();
       if (thread == 0) {
         if (!conformance::ok(args.report, thread, i, channel.put(0, 2 * bytes))) return;
@@ -59,7 +60,11 @@ MSCCLPP_KERNEL(conformance_packet_ping_pong, PacketPingPongArgs) {
         }
       }
     } else {
-      mscclpp::copyFromPackets(args.buffer, 0, args.incoming, 0, bytes, thread, threads, flag);
+      // Packets bring no signal: only the connection's status tells that none will come any more.
+      const mscclpp::Status got =
+          mscclpp::copyFromPackets(args.buffer, args.incoming, bytes, thread, threads, flag, -1,
+                                   channel.semaphore_.status);
+      if (!conformance::ok(args.report, thread, i, got)) return;
       if (args.check != 0) {
         __syncthreads();
         for (uint64_t j = thread; j < args.elements; j += threads) {

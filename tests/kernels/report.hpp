@@ -6,6 +6,7 @@
 #define CONFORMANCE_REPORT_HPP_
 
 #include <mscclpp/atomic_device.hpp>
+#include <mscclpp/kernel.hpp>
 #include <mscclpp/port_channel_device.hpp>
 
 namespace conformance {
@@ -20,7 +21,7 @@ enum Failure : uint32_t {
   FailurePolls = 3,
 };
 
-// Mirrored by `kernels::Report` in Rust. Zeroed by the host before each launch.
+// Read by `kernels::Report` in Rust. Zeroed by the host before each launch.
 struct Report {
   uint32_t claimed;
   uint32_t failure;
@@ -31,6 +32,8 @@ struct Report {
   int64_t expected;
   int64_t found;
 };
+
+static_assert(sizeof(Report) == 48, "read by hosts as bytes");
 
 MSCCLPP_DEVICE_INLINE void fail(Report* report, const Report& what) {
   if (mscclpp::atomicFetchAdd<uint32_t, mscclpp::scopeSystem>(

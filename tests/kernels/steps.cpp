@@ -13,12 +13,11 @@ enum Operation : uint32_t {
   OperationFlush = 4,
   OperationWait = 5,
   OperationAccumulate = 6,
-  OperationPutWithSignalAndFlush = 7,
   // Polls as often as the operand says, or until a signal is there.
   OperationPoll = 8,
 };
 
-// Mirrored by `kernels::Step` in Rust.
+// Encoded by `kernels::Steps` in Rust.
 struct Step {
   uint32_t operation;
   // Index into the channels.
@@ -36,6 +35,8 @@ struct Step {
   // Written by the kernel: 1 once the call has returned.
   uint32_t done;
 };
+
+static_assert(sizeof(Step) == 56, "written and read by hosts as bytes");
 
 }  // namespace conformance
 
@@ -65,9 +66,6 @@ MSCCLPP_DEVICE_INLINE uint32_t stepRun(const StepsArgs& args, const conformance:
       return static_cast<uint32_t>(channel.wait(step.operand));
     case conformance::OperationAccumulate:
       return static_cast<uint32_t>(channel.accumulate(step.dst, step.dstOffset, step.operand));
-    case conformance::OperationPutWithSignalAndFlush:
-      return static_cast<uint32_t>(channel.putWithSignalAndFlush(
-          step.dst, step.dstOffset, step.src, step.srcOffset, step.size));
     default:
       for (int64_t i = 0; i < step.operand; ++i) {
         if (channel.poll()) return 1;

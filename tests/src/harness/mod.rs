@@ -23,4 +23,4 @@ pub use job::{Job, published, watch_parent};
 pub use options::{Options, Profile};
 pub use process::{cpu_time, threads};
 pub use runner::run;
-pub use test::{Body, Outcome, Registry, Skip, Test, TestResult, Verdict};
+pub use test::{Body, Outcome, Registry, Skip, Stuck, Test, TestResult, Verdict};

@@ -18,7 +18,7 @@ use super::filter::selected;
 use super::options::Options;
 use super::process;
 use super::report::Report;
-use super::test::{Outcome, Skip, Test, TestResult, Verdict};
+use super::test::{Outcome, Skip, Stuck, Test, TestResult, Verdict};
 
 /// How long before a rank gives a test up its body's own waits end, so that an error of the body,
 /// which lets the run go on, comes first.
@@ -110,10 +110,13 @@ fn run_here(
 fn outcome(body: impl FnOnce() -> TestResult) -> Outcome {
     match panic::catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Outcome::Pass,
-        Ok(Err(error)) => match error.downcast::<Skip>() {
-            Ok(Skip(reason)) => Outcome::Skip(reason),
-            Err(error) => Outcome::Fail(format!("{error:#}")),
-        },
+        Ok(Err(error)) => {
+            if let Some(Skip(reason)) = error.downcast_ref() {
+                return Outcome::Skip(reason.clone());
+            }
+            let text = format!("{error:#}");
+            if error.is::<Stuck>() { Outcome::Hung(text) } else { Outcome::Fail(text) }
+        }
         Err(payload) => Outcome::Fail(format!("panicked {}", panic_text(payload.as_ref()))),
     }
 }

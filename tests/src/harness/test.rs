@@ -95,6 +95,11 @@ impl fmt::Debug for Test {
 #[error("{0}")]
 pub struct Skip(pub String);
 
+/// A kernel that does not end, and cannot be ended. The process must be.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Stuck(pub String);
+
 /// What came of a test on one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
