@@ -28,7 +28,9 @@ pub enum ExecutorError {
     /// No threads at all, or too many.
     #[error(
         "kernel {kernel}: {grid} blocks of {block} threads cannot be launched; a block has 1 to \
-         {} threads, a launch at most {}", super::MAX_BLOCK, super::MAX_THREADS
+         {} threads, a launch at most {}",
+        super::MAX_BLOCK,
+        super::MAX_THREADS
     )]
     Dimensions {
         /// Name of the kernel.

@@ -170,14 +170,7 @@ impl Trace {
         })
     }
 
-    pub(crate) fn store(
-        &self,
-        id: ThreadId,
-        word: Word,
-        value: u64,
-        order: Order,
-        scope: Scope,
-    ) {
+    pub(crate) fn store(&self, id: ThreadId, word: Word, value: u64, order: Order, scope: Scope) {
         self.step(id, || {
             word.store(value);
             let access = Access::Store {

@@ -200,7 +200,10 @@ impl WeakThread {
         let value = {
             let places = self.gpu.lock();
             let own = self.own.borrow();
-            let block = places.blocks.get(&self.block).map_or(&[][..], Vec::as_slice);
+            let block = places
+                .blocks
+                .get(&self.block)
+                .map_or(&[][..], Vec::as_slice);
             let waiting = places.gpu.iter().chain(block).chain(&own.stores);
             waiting.fold(word.load(), |seen, store| {
                 word.overlay(seen, store.word, store.value)
@@ -307,9 +310,7 @@ fn take_any(stores: &mut Vec<Store>, random: &mut Random) -> Option<Store> {
         return None;
     }
     let mut chosen = random.below(stores.len());
-    while let Some(earlier) =
-        (0..chosen).rfind(|&i| stores[i].word.overlaps(stores[chosen].word))
-    {
+    while let Some(earlier) = (0..chosen).rfind(|&i| stores[i].word.overlaps(stores[chosen].word)) {
         chosen = earlier;
     }
     Some(stores.remove(chosen))
