@@ -52,15 +52,31 @@ impl<'a> Fixture<'a> {
     /// Joins, and starts a proxy. Skips where the backend cannot run.
     pub fn new(context: &'a Context, backend: &'static Backend) -> anyhow::Result<Self> {
         context.skip_unless((backend.obstacle)())?;
-        let communicator = context.communicator()?;
+        Self::over(context, backend, context.communicator()?)
+    }
+
+    /// The same over a communicator that is there.
+    pub fn over(
+        context: &'a Context,
+        backend: &'static Backend,
+        communicator: Communicator,
+    ) -> anyhow::Result<Self> {
         let service = ProxyService::with_default_size()?;
         service.start_proxy()?;
-        Ok(Self { context, backend, communicator, service })
+        Ok(Self {
+            context,
+            backend,
+            communicator,
+            service,
+        })
     }
 
     /// Zeroed memory of this rank's device.
     pub fn buffer(&self, bytes: u64) -> anyhow::Result<Buffer> {
-        Ok(Buffer::new((self.backend.device)(self.context.rank()), bytes)?)
+        Ok(Buffer::new(
+            (self.backend.device)(self.context.rank()),
+            bytes,
+        )?)
     }
 
     /// The whole of a buffer, registered.
@@ -70,7 +86,9 @@ impl<'a> Fixture<'a> {
 
     /// Every rank of the test but this one.
     pub fn peers(&self) -> Vec<usize> {
-        (0..self.context.ranks()).filter(|rank| *rank != self.context.rank()).collect()
+        (0..self.context.ranks())
+            .filter(|rank| *rank != self.context.rank())
+            .collect()
     }
 
     /// Links to some peers, whose own lists name this rank: puts go from `out` here into `into`
@@ -82,7 +100,8 @@ impl<'a> Fixture<'a> {
         out: &RegisteredMemory,
         into: &RegisteredMemory,
     ) -> anyhow::Result<Vec<Link>> {
-        self.context.stage(format!("link to {peers:?} with tag {tag}"));
+        self.context
+            .stage(format!("link to {peers:?} with tag {tag}"));
         let endpoint = self.backend.endpoint(self.context.rank());
         // The local half of everything first: no rank waits for another that waits for it.
         let mut pending = Vec::new();
@@ -94,18 +113,30 @@ impl<'a> Fixture<'a> {
         let src = self.service.add_memory(out.clone())?;
         let mut waiting = Vec::new();
         for (peer, connection, memory) in pending {
-            let connection = connection.get().with_context(|| format!("connect to {peer}"))?;
+            let connection = connection
+                .get()
+                .with_context(|| format!("connect to {peer}"))?;
             let remote = memory.get().with_context(|| format!("memory of {peer}"))?;
             let semaphore = self.communicator.build_semaphore(&connection, peer, tag)?;
             waiting.push((peer, connection, remote, semaphore));
         }
         let mut links = Vec::new();
         for (peer, connection, remote, semaphore) in waiting {
-            let semaphore = semaphore.get().with_context(|| format!("semaphore of {peer}"))?;
+            let semaphore = semaphore
+                .get()
+                .with_context(|| format!("semaphore of {peer}"))?;
             let semaphore = self.service.add_semaphore(semaphore)?;
             let dst = self.service.add_memory(remote.clone())?;
             let channel = self.service.port_channel(semaphore, dst, src)?;
-            links.push(Link { peer, connection, semaphore, remote, dst, src, channel });
+            links.push(Link {
+                peer,
+                connection,
+                semaphore,
+                remote,
+                dst,
+                src,
+                channel,
+            });
         }
         Ok(links)
     }

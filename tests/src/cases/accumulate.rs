@@ -21,17 +21,25 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     }
     let suffix = backend.suffix;
     registry
-        .add(format!("PortChannelOneToOneTest.Accumulate{suffix}"), |context| {
-            both_ways(context, backend)
-        })
+        .add_on(
+            backend,
+            format!("PortChannelOneToOneTest.Accumulate{suffix}"),
+            both_ways,
+        )
         .ranks(2, 2);
     registry
-        .add(format!("PortChannelOneToOneTest.Accumulate{suffix}RejectsInvalidTargets"), |context| {
-            rejects(context, backend)
-        })
+        .add_on(
+            backend,
+            format!("PortChannelOneToOneTest.Accumulate{suffix}RejectsInvalidTargets"),
+            rejects,
+        )
         .ranks(2, 2);
     registry
-        .add(format!("PortChannelFanInTest.Accumulate{suffix}"), |context| fan_in(context, backend))
+        .add_on(
+            backend,
+            format!("PortChannelFanInTest.Accumulate{suffix}"),
+            fan_in,
+        )
         .ranks(3, usize::MAX);
 }
 
@@ -41,18 +49,27 @@ fn both_ways(context: &Context, backend: &'static Backend) -> TestResult {
     let link = fixture.pair_in_place(0, &target)?;
     let (blocks, rounds) = context.profile().pick((8, 20), (32, 20));
     context.stage("accumulate from all blocks");
-    Accumulate { channel: link.channel.clone(), target: target.clone(), rounds }
-        .launch(blocks)?
-        .finish(context.deadline())?;
+    Accumulate {
+        channel: link.channel.clone(),
+        target: target.clone(),
+        rounds,
+    }
+    .launch(blocks)?
+    .finish(context.deadline())?;
     fixture.meet()?;
 
     // The sum wraps.
     target.store_u64(0, u64::MAX)?;
     fixture.meet()?;
     context.stage("add one to the largest");
-    FanIn { channel: link.channel, offset: 0, operand: 1, count: 1 }
-        .launch()?
-        .finish(context.deadline())?;
+    FanIn {
+        channel: link.channel,
+        offset: 0,
+        operand: 1,
+        count: 1,
+    }
+    .launch()?
+    .finish(context.deadline())?;
     fixture.meet()?;
     let found = target.load_u64(0)?;
     ensure!(found == 0, "the largest number plus one is {found}");
@@ -74,13 +91,21 @@ fn rejects(context: &Context, backend: &'static Backend) -> TestResult {
         (&link.remote, u64::MAX - 3),
         (&link.remote, 1 << 63),
     ] {
-        let error = add(target, offset).err().with_context(|| format!("offset {offset} is taken"))?;
+        let error = add(target, offset)
+            .err()
+            .with_context(|| format!("offset {offset} is taken"))?;
         let text = error.to_string();
-        ensure!(matches!(error, Error::OutOfBounds { .. }), "offset {offset}: {text}");
+        ensure!(
+            matches!(error, Error::OutOfBounds { .. }),
+            "offset {offset}: {text}"
+        );
         ensure!(text.contains("out of bounds"), "offset {offset}: {text}");
     }
     let error = add(&link.remote, 1).err().context("offset 1 is taken")?;
-    ensure!(matches!(error, Error::Misaligned { .. }), "offset 1: {error}");
+    ensure!(
+        matches!(error, Error::Misaligned { .. }),
+        "offset 1: {error}"
+    );
     ensure!(error.to_string().contains("aligned"), "offset 1: {error}");
     // The connection is none the worse.
     fixture.meet()?;
@@ -99,7 +124,11 @@ fn fan_in(context: &Context, backend: &'static Backend) -> TestResult {
     let fixture = Fixture::new(context, backend)?;
     let buffer = fixture.buffer(64)?;
     let memory = fixture.register(&buffer)?;
-    let peers = if context.rank() == 0 { fixture.peers() } else { vec![0] };
+    let peers = if context.rank() == 0 {
+        fixture.peers()
+    } else {
+        vec![0]
+    };
     let links = fixture.link(&peers, 0, &memory, &memory)?;
     if context.rank() == 0 {
         let adders = context.ranks() as u64 - 1;
@@ -107,7 +136,10 @@ fn fan_in(context: &Context, backend: &'static Backend) -> TestResult {
         context.stage(format!("wait for the sum of {adders} ranks"));
         while buffer.load_u64(OFFSET)? != expected {
             let found = buffer.load_u64(OFFSET)?;
-            ensure!(!context.deadline().expired(), "the sum is {found} instead of {expected}");
+            ensure!(
+                !context.deadline().expired(),
+                "the sum is {found} instead of {expected}"
+            );
             thread::sleep(Duration::from_millis(1));
         }
         for at in (0..64).step_by(8).filter(|at| *at != OFFSET) {
@@ -116,14 +148,26 @@ fn fan_in(context: &Context, backend: &'static Backend) -> TestResult {
     } else {
         let channel = links[0].channel.clone();
         context.stage("accumulate");
-        FanIn { channel, offset: OFFSET, operand: OPERAND, count: COUNT }
-            .launch()?
-            .finish(context.deadline())?;
+        FanIn {
+            channel,
+            offset: OFFSET,
+            operand: OPERAND,
+            count: COUNT,
+        }
+        .launch()?
+        .finish(context.deadline())?;
     }
     fixture.meet()?;
     let found = buffer.load_u64(OFFSET)?;
-    let adders = if context.rank() == 0 { context.ranks() as u64 - 1 } else { 0 };
+    let adders = if context.rank() == 0 {
+        context.ranks() as u64 - 1
+    } else {
+        0
+    };
     let expected = (OPERAND as u64).wrapping_mul(COUNT).wrapping_mul(adders);
-    ensure!(found == expected, "the sum ends as {found} instead of {expected}");
+    ensure!(
+        found == expected,
+        "the sum ends as {found} instead of {expected}"
+    );
     fixture.meet()
 }

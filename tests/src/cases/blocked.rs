@@ -24,13 +24,21 @@ const LIMIT: f64 = 2.0 * TARGET;
 pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     let suffix = backend.suffix;
     registry
-        .add(format!("BlockedRankTest.KernelWait{suffix}"), |context| kernel(context, backend))
+        .add_on(
+            backend,
+            format!("BlockedRankTest.KernelWait{suffix}"),
+            kernel,
+        )
         .ranks(2, 2);
     registry
-        .add(format!("BlockedRankTest.IdleProxy{suffix}"), |context| idle(context, backend))
+        .add_on(backend, format!("BlockedRankTest.IdleProxy{suffix}"), idle)
         .ranks(2, 2);
-    registry.add("BlockedRankTest.BootstrapRecv", recv).ranks(2, 2);
-    registry.add("BlockedRankTest.BootstrapBarrier", barrier).ranks(2, 2);
+    registry
+        .add("BlockedRankTest.BootstrapRecv", recv)
+        .ranks(2, 2);
+    registry
+        .add("BlockedRankTest.BootstrapBarrier", barrier)
+        .ranks(2, 2);
 }
 
 /// What rank 1 uses of a core while it is in `wait`, which rank 0 ends.
@@ -39,9 +47,16 @@ fn blocked(context: &Context, wait: impl FnOnce() -> TestResult) -> TestResult {
     wait()?;
     let (took, used) = (start.elapsed(), cpu_time()? - before);
     let share = used.as_secs_f64() / took.as_secs_f64() * 100.0;
-    context.measure(format!("blocked for {:.1} s", took.as_secs_f64()), share, "% of a core");
+    context.measure(
+        format!("blocked for {:.1} s", took.as_secs_f64()),
+        share,
+        "% of a core",
+    );
     ensure!(took >= BLOCKED, "blocked for {took:?} only");
-    ensure!(share <= LIMIT, "used {share:.1} % of a core, the target is {TARGET} %");
+    ensure!(
+        share <= LIMIT,
+        "used {share:.1} % of a core, the target is {TARGET} %"
+    );
     Ok(())
 }
 
@@ -53,9 +68,15 @@ fn kernel(context: &Context, backend: &'static Backend) -> TestResult {
     if context.rank() == 0 {
         // The clock is what is tested here, not what orders the ranks.
         thread::sleep(BLOCKED + Duration::from_millis(200));
-        Steps::run(&[link.base()], &[(0, Call::Signal), (0, Call::Flush)], context.deadline())?;
+        Steps::run(
+            &[link.base()],
+            &[(0, Call::Signal), (0, Call::Flush)],
+            context.deadline(),
+        )?;
     } else {
-        blocked(context, || Steps::run(&[link.base()], &[(0, Call::Wait)], context.deadline()))?;
+        blocked(context, || {
+            Steps::run(&[link.base()], &[(0, Call::Wait)], context.deadline())
+        })?;
     }
     fixture.meet()
 }
@@ -81,7 +102,11 @@ fn recv(context: &Context) -> TestResult {
         thread::sleep(BLOCKED + Duration::from_millis(200));
         bootstrap.send(1, Tag::user(0), b"go on", context.deadline())?;
     } else {
-        blocked(context, || Ok(bootstrap.recv(0, Tag::user(0), context.deadline()).map(drop)?))?;
+        blocked(context, || {
+            Ok(bootstrap
+                .recv(0, Tag::user(0), context.deadline())
+                .map(drop)?)
+        })?;
     }
     Ok(bootstrap.barrier()?)
 }

@@ -14,21 +14,38 @@ use crate::harness::{Context, Registry, TestResult};
 const JOIN: Duration = Duration::from_secs(30);
 
 pub(super) fn register(registry: &mut Registry) {
-    registry.add("BootstrapTest.WithId", |context| talk(&*context.bootstrap()?));
-    registry.add("BootstrapTest.WithIpPortPair", |context| at_port(context, "127.0.0.1:{}"));
-    registry.add("BootstrapTest.WithInterfaceIpPort", |context| at_port(context, "lo:127.0.0.1:{}"));
+    registry.add("BootstrapTest.WithId", |context| {
+        talk(&*context.bootstrap()?)
+    });
+    registry.add("BootstrapTest.WithIpPortPair", |context| {
+        at_port(context, "127.0.0.1:{}")
+    });
+    registry.add("BootstrapTest.WithInterfaceIpPort", |context| {
+        at_port(context, "lo:127.0.0.1:{}")
+    });
     registry.add("BootstrapTest.WithIpv6PortPair", |context| {
         let obstacle = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).err();
         context.skip_unless(obstacle.map(|error| format!("no IPv6 loopback: {error}")))?;
         at_port(context, "[::1]:{}")
     });
-    registry.add("BootstrapTest.ResumeWithId", resume_with_id).seconds(300);
-    registry.add("BootstrapTest.ResumeWithIpPortPair", resume_with_ip_port_pair).seconds(120);
+    registry
+        .add("BootstrapTest.ResumeWithId", resume_with_id)
+        .seconds(300);
+    registry
+        .add(
+            "BootstrapTest.ResumeWithIpPortPair",
+            resume_with_ip_port_pair,
+        )
+        .seconds(120);
     registry.add("BootstrapTest.ExitBeforeConnect", exit_before_connect);
-    registry.add("BootstrapTest.TimeoutWithId", timeout_with_id).ranks(2, usize::MAX);
+    registry
+        .add("BootstrapTest.TimeoutWithId", timeout_with_id)
+        .ranks(2, usize::MAX);
     registry.add("BootstrapTest.UserDefined", user_defined);
     registry.add("BootstrapTest.LargeMessages", large_messages);
-    registry.add("BootstrapTest.LeavingIsNotDying", leaving_is_not_dying).ranks(2, usize::MAX);
+    registry
+        .add("BootstrapTest.LeavingIsNotDying", leaving_is_not_dying)
+        .ranks(2, usize::MAX);
 }
 
 /// All that a bootstrap can do, checked by value.
@@ -37,7 +54,10 @@ fn talk(bootstrap: &dyn Bootstrap) -> TestResult {
     let all = bootstrap.all_gather(&(rank as u64 + 1).to_le_bytes())?;
     ensure!(all.len() == world, "{} slices of {world} ranks", all.len());
     for (i, slice) in all.iter().enumerate() {
-        ensure!(**slice == (i as u64 + 1).to_le_bytes(), "slice {i} is {slice:?}");
+        ensure!(
+            **slice == (i as u64 + 1).to_le_bytes(),
+            "slice {i} is {slice:?}"
+        );
     }
     bootstrap.barrier()?;
 
@@ -51,7 +71,10 @@ fn talk(bootstrap: &dyn Bootstrap) -> TestResult {
     for peer in 0..world {
         for tag in [1, 2, 0] {
             let got = bootstrap.recv(peer, Tag::user(tag), deadline)?;
-            ensure!(got == value(peer, tag), "from {peer} with tag {tag}: {got:?}");
+            ensure!(
+                got == value(peer, tag),
+                "from {peer} with tag {tag}: {got:?}"
+            );
         }
     }
 
@@ -68,7 +91,10 @@ fn talk(bootstrap: &dyn Bootstrap) -> TestResult {
     let group: Vec<usize> = (0..world).filter(|other| other % 2 == rank % 2).collect();
     bootstrap.group_barrier(&group)?;
     let per_node = bootstrap.ranks_per_node()?;
-    ensure!((1..=world).contains(&per_node), "{per_node} ranks a node of {world}");
+    ensure!(
+        (1..=world).contains(&per_node),
+        "{per_node} ranks a node of {world}"
+    );
     // Nobody leaves before all have all.
     Ok(bootstrap.barrier()?)
 }
@@ -142,13 +168,18 @@ fn timeout_with_id(context: &Context) -> TestResult {
     let error = result.err().context("nobody was there, and it joined")?;
     ensure!(error.is_timeout(), "not a timeout: {error}");
     // The upper bound of upstream is 1.1 s; here other ranks share two cores.
-    ensure!((1.0..1.5).contains(&took.as_secs_f64()), "a limit of 1 s took {took:?}");
+    ensure!(
+        (1.0..1.5).contains(&took.as_secs_f64()),
+        "a limit of 1 s took {took:?}"
+    );
     context.meet()
 }
 
 fn user_defined(context: &Context) -> TestResult {
     let directory = TempDir::new()?;
-    let path = context.exchange(directory.path().to_owned())?.swap_remove(0);
+    let path = context
+        .exchange(directory.path().to_owned())?
+        .swap_remove(0);
     talk(&FileBootstrap::new(path, context.rank(), context.ranks()))?;
     context.meet()
 }
@@ -162,13 +193,19 @@ fn large_messages(context: &Context) -> TestResult {
     let all = bootstrap.all_gather(&mine)?;
     for (from, slice) in all.iter().enumerate() {
         ensure!(slice.len() == bytes, "{} bytes from {from}", slice.len());
-        let wrong = slice.iter().enumerate().find(|(i, byte)| **byte != (i / 7 + from) as u8);
+        let wrong = slice
+            .iter()
+            .enumerate()
+            .find(|(i, byte)| **byte != (i / 7 + from) as u8);
         ensure!(wrong.is_none(), "slice of {from} differs at {wrong:?}");
     }
     let (next, last) = ((rank + 1) % world, (rank + world - 1) % world);
     bootstrap.send(next, Tag::user(9), &mine, context.deadline())?;
     let got = bootstrap.recv(last, Tag::user(9), context.deadline())?;
-    ensure!(got == all[last], "the message of {last} differs from its slice");
+    ensure!(
+        got == all[last],
+        "the message of {last} differs from its slice"
+    );
     Ok(bootstrap.barrier()?)
 }
 
@@ -185,8 +222,15 @@ fn leaving_is_not_dying(context: &Context) -> TestResult {
         .recv(1, Tag::user(1), Deadline::after(JOIN))
         .err()
         .context("a message of a rank that left")?;
-    ensure!(error.gone_rank() == Some(1), "does not name rank 1: {error}");
+    ensure!(
+        error.gone_rank() == Some(1),
+        "does not name rank 1: {error}"
+    );
     ensure!(error.to_string().contains("left"), "{error}");
-    ensure!(start.elapsed() < Duration::from_secs(2), "seen after {:?}", start.elapsed());
+    ensure!(
+        start.elapsed() < Duration::from_secs(2),
+        "seen after {:?}",
+        start.elapsed()
+    );
     context.meet()
 }

@@ -14,7 +14,9 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     let suffix = backend.suffix;
     let name = |test: &str| format!("PortChannelErrorTest.{test}{suffix}");
     let mut add = |test: &str, body: fn(&Context, &'static Backend) -> TestResult| {
-        registry.add(name(test), move |context| body(context, backend)).ranks(2, 2);
+        registry
+            .add(name(test), move |context| body(context, backend))
+            .ranks(2, 2);
     };
     add("UnknownMemoryId", |context, backend| {
         bad_call(context, backend, "unknown", |link| Call::Put {
@@ -71,11 +73,19 @@ const SIZE: u64 = 256;
 /// Two links that have nothing in common but the service.
 fn two_links(fixture: &Fixture<'_>) -> anyhow::Result<(Link, Link)> {
     let buffer = fixture.buffer(SIZE)?;
-    Ok((fixture.pair_in_place(0, &buffer)?, fixture.pair_in_place(1, &buffer)?))
+    Ok((
+        fixture.pair_in_place(0, &buffer)?,
+        fixture.pair_in_place(1, &buffer)?,
+    ))
 }
 
 fn works(fixture: &Fixture<'_>, link: &Link) -> TestResult {
-    let put = Call::PutWithSignal { dst: link.dst, src: link.src, offset: 0, size: 64 };
+    let put = Call::PutWithSignal {
+        dst: link.dst,
+        src: link.src,
+        offset: 0,
+        size: 64,
+    };
     let calls = [(0, put), (0, Call::Wait), (0, Call::Flush)];
     fixture.context.stage("exchange over a sound connection");
     Steps::run(&[link.base()], &calls, fixture.context.deadline())
@@ -100,18 +110,33 @@ fn bad_call(
         let done = done.finish_threads(context.deadline())?;
         for (what, done) in [("flush", done[0][1]), ("wait", done[1][0])] {
             let status = done.status()?;
-            ensure!(status == Status::QueueError, "the {what} returns {status:?}");
+            ensure!(
+                status == Status::QueueError,
+                "the {what} returns {status:?}"
+            );
         }
         let error = bad.connection.status().context("no error on the host")?;
-        ensure!(matches!(error, Error::Trigger { .. }), "the host's error is {error:?}");
-        ensure!(error.to_string().contains(text), "the host's error is `{error}`");
+        ensure!(
+            matches!(error, Error::Trigger { .. }),
+            "the host's error is {error:?}"
+        );
+        ensure!(
+            error.to_string().contains(text),
+            "the host's error is `{error}`"
+        );
         // What comes after it fails at once.
         let later = Steps::launch(&[bad.base()], &[(0, Call::Signal), (0, Call::Flush)])?;
         let status = later.finish(context.deadline())?[1].status()?;
-        ensure!(status == Status::QueueError, "a later flush returns {status:?}");
+        ensure!(
+            status == Status::QueueError,
+            "a later flush returns {status:?}"
+        );
     }
     works(&fixture, &good)?;
-    ensure!(good.connection.status().is_none(), "the other connection has failed too");
+    ensure!(
+        good.connection.status().is_none(),
+        "the other connection has failed too"
+    );
     fixture.meet()
 }
 
@@ -122,7 +147,16 @@ fn do_not_fit(context: &Context, backend: &'static Backend) -> TestResult {
     let link = fixture.pair_in_place(0, &buffer)?;
     let (dst, src) = (link.dst, link.src);
     let put = |dst, dst_offset, src, src_offset, size| {
-        (0, Call::Put { dst, dst_offset, src, src_offset, size })
+        (
+            0,
+            Call::Put {
+                dst,
+                dst_offset,
+                src,
+                src_offset,
+                size,
+            },
+        )
     };
     let large = 1 << 32;
     let calls = [
@@ -131,12 +165,22 @@ fn do_not_fit(context: &Context, backend: &'static Backend) -> TestResult {
         put(dst, large, src, 0, 8),
         put(dst, 0, src, large + 8, 8),
         put(dst, 0, src, 0, large),
-        (0, Call::Accumulate { dst, offset: large, operand: 1 }),
+        (
+            0,
+            Call::Accumulate {
+                dst,
+                offset: large,
+                operand: 1,
+            },
+        ),
     ];
     let done = Steps::launch(&[link.base()], &calls)?.finish(context.deadline())?;
     for (done, (_, call)) in done.iter().zip(&calls) {
         let status = done.status()?;
-        ensure!(status == Status::InvalidArgument, "{call:?} returns {status:?}");
+        ensure!(
+            status == Status::InvalidArgument,
+            "{call:?} returns {status:?}"
+        );
     }
     works(&fixture, &link)?;
     let mut bytes = [0; SIZE as usize];
@@ -163,17 +207,29 @@ fn deregistered(context: &Context, backend: &'static Backend) -> TestResult {
     } else {
         fixture.meet()?;
         context.stage("put into memory that is gone");
-        let put = Call::Put { dst, dst_offset: 0, src: gone.src, src_offset: 0, size: 8 };
+        let put = Call::Put {
+            dst,
+            dst_offset: 0,
+            src: gone.src,
+            src_offset: 0,
+            size: 8,
+        };
         let done = Steps::launch(&[gone.base()], &[(0, put), (0, Call::Flush)])?;
         let status = done.finish(context.deadline())?[1].status()?;
         ensure!(status == Status::QueueError, "the flush returns {status:?}");
         let error = gone.connection.status().context("no error on the host")?;
-        ensure!(matches!(error, Error::Refused { rank: Some(1), .. }), "the error is {error:?}");
+        ensure!(
+            matches!(error, Error::Refused { rank: Some(1), .. }),
+            "the error is {error:?}"
+        );
     }
     works(&fixture, &good)?;
     fixture.meet()?;
     let mut bytes = [0; SIZE as usize];
     extra.read(0, &mut bytes)?;
-    ensure!(bytes == [0; SIZE as usize], "memory that was taken back was written");
+    ensure!(
+        bytes == [0; SIZE as usize],
+        "memory that was taken back was written"
+    );
     fixture.meet()
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
-use mscclpp_device::abi::trigger::MAX_MEMORIES;
+use mscclpp_device::abi::MAX_MEMORIES;
 use mscclpp_port::{Error, Host2DeviceSemaphore, PortChannel, RegisteredMemory, Status};
 
 use crate::backend::Backend;
@@ -16,7 +16,10 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     let suffix = backend.suffix;
     let mut add = |test: &str, body: fn(&Context, &'static Backend) -> TestResult| {
         registry
-            .add(format!("PortChannelOneToOneTest.{test}{suffix}"), move |c| body(c, backend))
+            .add(
+                format!("PortChannelOneToOneTest.{test}{suffix}"),
+                move |c| body(c, backend),
+            )
             .ranks(2, 2);
     };
     add("IndependentChannels", independent);
@@ -42,8 +45,9 @@ fn several_of_one_connection(context: &Context, backend: &'static Backend) -> Te
     let fixture = Fixture::new(context, backend)?;
     let buffer = fixture.buffer(64)?;
     let link = fixture.pair_in_place(0, &buffer)?;
-    let second =
-        fixture.service.build_and_add_semaphore(&fixture.communicator, &link.connection)?;
+    let second = fixture
+        .service
+        .build_and_add_semaphore(&fixture.communicator, &link.connection)?;
     let channels = [link.base(), fixture.service.base_port_channel(second)?];
     signals_stay_apart(&fixture, &channels)
 }
@@ -54,8 +58,12 @@ fn signals_stay_apart(
 ) -> TestResult {
     let deadline = fixture.context.deadline();
     if fixture.context.rank() == 0 {
-        let signals =
-            [(0, Call::Signal), (0, Call::Signal), (0, Call::Signal), (1, Call::Signal)];
+        let signals = [
+            (0, Call::Signal),
+            (0, Call::Signal),
+            (0, Call::Signal),
+            (1, Call::Signal),
+        ];
         let flushes = [(0, Call::Flush), (1, Call::Flush)];
         Steps::run(channels, &[&signals[..], &flushes[..]].concat(), deadline)?;
         fixture.meet()?;
@@ -66,7 +74,10 @@ fn signals_stay_apart(
         let calls = polls.map(|(channel, _)| (channel, Call::Poll(1)));
         let done = Steps::launch(channels, &calls)?.finish(deadline)?;
         for (i, (done, (channel, seen))) in done.iter().zip(polls).enumerate() {
-            ensure!(done.polled() == (seen == 1), "poll {i}, of channel {channel}, is wrong");
+            ensure!(
+                done.polled() == (seen == 1),
+                "poll {i}, of channel {channel}, is wrong"
+            );
         }
     }
     fixture.meet()
@@ -112,19 +123,41 @@ fn empty_memories(context: &Context, backend: &'static Backend) -> TestResult {
     let buffer = fixture.buffer(256)?;
     let link = fixture.pair_in_place(0, &buffer)?;
     let after = fixture.service.add_memory(RegisteredMemory::default())?;
-    ensure!(before != link.src && after != link.dst, "ids are not counted");
+    ensure!(
+        before != link.src && after != link.dst,
+        "ids are not counted"
+    );
     let deadline = context.deadline();
-    let exchange =
-        [(0, Call::PutWithSignal { dst: link.dst, src: link.src, offset: 0, size: 64 }),
-         (0, Call::Wait), (0, Call::Flush)];
+    let exchange = [
+        (
+            0,
+            Call::PutWithSignal {
+                dst: link.dst,
+                src: link.src,
+                offset: 0,
+                size: 64,
+            },
+        ),
+        (0, Call::Wait),
+        (0, Call::Flush),
+    ];
     Steps::run(&[link.base()], &exchange, deadline)?;
     fixture.meet()?;
 
     if context.rank() == 0 {
-        let put = Call::Put { dst: before, dst_offset: 0, src: link.src, src_offset: 0, size: 8 };
+        let put = Call::Put {
+            dst: before,
+            dst_offset: 0,
+            src: link.src,
+            src_offset: 0,
+            size: 8,
+        };
         let done = Steps::launch(&[link.base()], &[(0, put), (0, Call::Flush)])?;
         let status = done.finish(deadline)?[1].status()?;
-        ensure!(status == Status::QueueError, "a put into nothing ends as {status:?}");
+        ensure!(
+            status == Status::QueueError,
+            "a put into nothing ends as {status:?}"
+        );
         let error = link.connection.status().context("no error on the host")?;
         ensure!(matches!(error, Error::Trigger { .. }), "{error}");
     }
@@ -139,23 +172,46 @@ fn offsets(context: &Context, backend: &'static Backend) -> TestResult {
     let into = fixture.buffer(16 << 10)?;
     // Rank 0's registrations start at a page, rank 1's at an odd byte.
     let start = START + 5 * context.rank() as u64;
-    let sent = fixture.communicator.register_memory(&out, start..start + 1000)?;
-    let received = fixture.communicator.register_memory(&into, start..start + 700)?;
+    let sent = fixture
+        .communicator
+        .register_memory(&out, start..start + 1000)?;
+    let received = fixture
+        .communicator
+        .register_memory(&into, start..start + 700)?;
     let link = fixture.pair(0, &sent, &received)?;
-    ensure!(link.remote.size() == 700, "the peer's memory has {} bytes", link.remote.size());
+    ensure!(
+        link.remote.size() == 700,
+        "the peer's memory has {} bytes",
+        link.remote.size()
+    );
     let text: Vec<u8> = (0..99).map(|i| i + 100 * context.rank() as u8).collect();
     out.write(start + 901, &text)?;
-    let put =
-        Call::Put { dst: link.dst, dst_offset: 601, src: link.src, src_offset: 901, size: 99 };
-    let calls = [(0, put), (0, Call::Signal), (0, Call::Wait), (0, Call::Flush)];
+    let put = Call::Put {
+        dst: link.dst,
+        dst_offset: 601,
+        src: link.src,
+        src_offset: 901,
+        size: 99,
+    };
+    let calls = [
+        (0, put),
+        (0, Call::Signal),
+        (0, Call::Wait),
+        (0, Call::Flush),
+    ];
     Steps::run(&[link.base()], &calls, context.deadline())?;
     let mut all = vec![0; into.len() as usize];
     into.read(0, &mut all)?;
-    let expected: Vec<u8> = (0..99).map(|i| i + 100 * (1 - context.rank()) as u8).collect();
+    let expected: Vec<u8> = (0..99)
+        .map(|i| i + 100 * (1 - context.rank()) as u8)
+        .collect();
     let at = (start + 601) as usize;
     ensure!(all[at..at + 99] == expected, "other bytes at the offset");
     all[at..at + 99].fill(0);
-    ensure!(all.iter().all(|byte| *byte == 0), "bytes beside the range were written");
+    ensure!(
+        all.iter().all(|byte| *byte == 0),
+        "bytes beside the range were written"
+    );
     fixture.meet()
 }
 
@@ -183,15 +239,33 @@ fn add_while_running(context: &Context, backend: &'static Backend) -> TestResult
             Err(error) => break error,
         }
     };
-    ensure!(matches!(error, Error::TooMany { limit: MAX_MEMORIES, .. }), "{error}");
+    ensure!(
+        matches!(
+            error,
+            Error::TooMany {
+                limit: MAX_MEMORIES,
+                ..
+            }
+        ),
+        "{error}"
+    );
     running.finish(context.deadline())?;
     // The last one that found room works.
     let dst = last.context("no memory was added")?;
     fixture.meet()?;
     if context.rank() == 0 {
         buffer.write(0, b"last")?;
-        let put = Call::PutWithSignal { dst, src: link.src, offset: 0, size: 4 };
-        Steps::run(&[link.base()], &[(0, put), (0, Call::Flush)], context.deadline())?;
+        let put = Call::PutWithSignal {
+            dst,
+            src: link.src,
+            offset: 0,
+            size: 4,
+        };
+        Steps::run(
+            &[link.base()],
+            &[(0, put), (0, Call::Flush)],
+            context.deadline(),
+        )?;
     } else {
         Steps::run(&[link.base()], &[(0, Call::Wait)], context.deadline())?;
         let mut text = [0; 4];

@@ -12,28 +12,26 @@ use mscclpp_port::{
 use tempfile::TempDir;
 
 use super::file_bootstrap::FileBootstrap;
-use crate::backend::{BACKENDS, Backend};
+use crate::backend::Backend;
 use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::{Call, Steps};
 
-pub(super) fn register(registry: &mut Registry) {
-    let backend = &BACKENDS[0];
-    registry
-        .add("CommunicatorTest.BasicWrite", |context| basic_write(context, backend))
-        .ranks(2, usize::MAX);
-    registry
-        .add("CommunicatorTest.WriteWithDeviceSemaphores", |context| device(context, backend))
-        .ranks(2, usize::MAX);
-    registry
-        .add("CommunicatorTest.WriteWithHostSemaphores", |context| host(context, backend))
-        .ranks(2, usize::MAX);
-    registry
-        .add("CommunicatorTest.WriteToSelf", |context| to_self(context, backend))
-        .ranks(1, usize::MAX);
-    registry
-        .add("CommunicatorTest.OverUserBootstrap", |context| over_user(context, backend))
-        .ranks(2, usize::MAX);
+pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
+    let mut add = |test: &str, body: fn(&Context, &'static Backend) -> TestResult| {
+        registry
+            .add_on(
+                backend,
+                format!("CommunicatorTest.{test}{}", backend.suffix),
+                body,
+            )
+            .ranks(2, usize::MAX);
+    };
+    add("BasicWrite", basic_write);
+    add("WriteWithDeviceSemaphores", device);
+    add("WriteWithHostSemaphores", host);
+    add("WriteToSelf", to_self);
+    add("OverUserBootstrap", over_user);
 }
 
 /// Buffers with a slice a rank; every rank writes its own slice to all others.
@@ -58,7 +56,10 @@ impl Slices {
         let peers: Vec<usize> = (0..world).filter(|peer| *peer != rank).collect();
         let mut pending = Vec::new();
         for &peer in &peers {
-            pending.push((peer, communicator.connect(backend.endpoint(rank), peer, TAG)?));
+            pending.push((
+                peer,
+                communicator.connect(backend.endpoint(rank), peer, TAG)?,
+            ));
         }
         let mut slices = Self {
             buffers: Vec::new(),
@@ -107,7 +108,13 @@ impl Slices {
         for (b, buffer) in self.buffers.iter().enumerate() {
             buffer.write(offset, &self.expected(self.rank, b))?;
             let (_, connection) = &self.connections[peer];
-            connection.write(&self.remote[b][peer], offset, &self.local[b], offset, self.slice)?;
+            connection.write(
+                &self.remote[b][peer],
+                offset,
+                &self.local[b],
+                offset,
+                self.slice,
+            )?;
         }
         Ok(())
     }
@@ -156,20 +163,36 @@ fn device(context: &Context, backend: &'static Backend) -> TestResult {
     let slices = Slices::new(&fixture.communicator, backend)?;
     let mut channels = Vec::new();
     for (_, connection) in &slices.connections {
-        let id = fixture.service.build_and_add_semaphore(&fixture.communicator, connection)?;
+        let id = fixture
+            .service
+            .build_and_add_semaphore(&fixture.communicator, connection)?;
         channels.push(fixture.service.base_port_channel(id)?);
     }
-    let waits: Vec<_> = (0..channels.len()).map(|channel| (channel, Call::Wait)).collect();
+    let waits: Vec<_> = (0..channels.len())
+        .map(|channel| (channel, Call::Wait))
+        .collect();
     let kernel = Steps::launch(&channels, &waits)?;
     for (peer, channel) in channels.iter().enumerate() {
         slices.write(peer)?;
         channel.semaphore().signal()?;
     }
     context.stage("kernel waits for a signal of each peer");
-    for (done, (peer, _)) in kernel.finish(context.deadline())?.iter().zip(&slices.connections) {
-        ensure!(done.status()? == Status::Ok, "waiting for rank {peer}: {:?}", done.status());
+    for (done, (peer, _)) in kernel
+        .finish(context.deadline())?
+        .iter()
+        .zip(&slices.connections)
+    {
+        ensure!(
+            done.status()? == Status::Ok,
+            "waiting for rank {peer}: {:?}",
+            done.status()
+        );
     }
-    ensure!(slices.difference()?.is_none(), "signalled before it was there: {:?}", slices.difference());
+    ensure!(
+        slices.difference()?.is_none(),
+        "signalled before it was there: {:?}",
+        slices.difference()
+    );
     fixture.meet()
 }
 
@@ -192,7 +215,11 @@ fn host(context: &Context, backend: &'static Backend) -> TestResult {
     for semaphore in &semaphores {
         semaphore.wait(context.deadline())?;
     }
-    ensure!(slices.difference()?.is_none(), "signalled before it was there: {:?}", slices.difference());
+    ensure!(
+        slices.difference()?.is_none(),
+        "signalled before it was there: {:?}",
+        slices.difference()
+    );
     Ok(communicator.bootstrap().barrier()?)
 }
 
@@ -217,7 +244,9 @@ fn to_self(context: &Context, backend: &'static Backend) -> TestResult {
 
 fn over_user(context: &Context, backend: &'static Backend) -> TestResult {
     let directory = TempDir::new()?;
-    let path = context.exchange(directory.path().to_owned())?.swap_remove(0);
+    let path = context
+        .exchange(directory.path().to_owned())?
+        .swap_remove(0);
     let bootstrap = FileBootstrap::new(path, context.rank(), context.ranks());
     let communicator = Communicator::new(Arc::new(bootstrap))?;
     write_and_poll(context, &communicator, backend)?;

@@ -22,11 +22,18 @@ pub(super) struct FileBootstrap {
 
 impl FileBootstrap {
     pub(super) fn new(directory: PathBuf, rank: usize, world: usize) -> Self {
-        Self { directory, rank, world, sent: Mutex::default(), received: Mutex::default() }
+        Self {
+            directory,
+            rank,
+            world,
+            sent: Mutex::default(),
+            received: Mutex::default(),
+        }
     }
 
     fn file(&self, from: usize, to: usize, tag: Tag, number: u64) -> PathBuf {
-        self.directory.join(format!("{from}-{to}-{:x}-{number}", tag.value()))
+        self.directory
+            .join(format!("{from}-{to}-{:x}-{number}", tag.value()))
     }
 }
 

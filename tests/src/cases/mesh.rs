@@ -8,9 +8,11 @@ use crate::kernels::AllPairs;
 
 pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     registry
-        .add(format!("PortChannelMeshTest.AllPairsPut{}", backend.suffix), |context| {
-            all_pairs(context, backend)
-        })
+        .add_on(
+            backend,
+            format!("PortChannelMeshTest.AllPairsPut{}", backend.suffix),
+            all_pairs,
+        )
         .ranks(2, usize::MAX)
         .seconds(180);
 }
@@ -23,8 +25,14 @@ fn all_pairs(context: &Context, backend: &'static Backend) -> TestResult {
     let links = fixture.link(&fixture.peers(), 0, &memory, &memory)?;
     let channels = links.into_iter().map(|link| link.channel).collect();
     context.stage(format!("{rounds} rounds of {elements} words to all"));
-    AllPairs { channels, buffer, elements, rounds, rank: context.rank() }
-        .launch(context.profile().pick(4, 16))?
-        .finish(context.deadline())?;
+    AllPairs {
+        channels,
+        buffer,
+        elements,
+        rounds,
+        rank: context.rank(),
+    }
+    .launch(context.profile().pick(4, 16))?
+    .finish(context.deadline())?;
     fixture.meet()
 }

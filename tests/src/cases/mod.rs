@@ -25,8 +25,8 @@ pub use jobs::play;
 pub fn all() -> Vec<Test> {
     let mut registry = Registry::default();
     bootstrap::register(&mut registry);
-    communicator::register(&mut registry);
     for backend in BACKENDS {
+        communicator::register(&mut registry, backend);
         ping_pong::register(&mut registry, backend);
         packet::register(&mut registry, backend);
         flush::register(&mut registry, backend);
@@ -49,7 +49,10 @@ mod tests {
     #[test]
     fn names_are_a_suite_and_a_test_and_differ() {
         let mut names: Vec<String> = all().into_iter().map(|test| test.name).collect();
-        assert!(names.iter().all(|name| name.split('.').count() == 2), "{names:?}");
+        assert!(
+            names.iter().all(|name| name.split('.').count() == 2),
+            "{names:?}"
+        );
         let all = names.len();
         names.sort();
         names.dedup();

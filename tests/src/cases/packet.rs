@@ -11,15 +11,19 @@ use crate::kernels::PacketPingPong;
 pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     let suffix = backend.suffix;
     registry
-        .add(format!("PortChannelOneToOneTest.PacketPingPong{suffix}"), |context| {
-            correct(context, backend)
-        })
+        .add_on(
+            backend,
+            format!("PortChannelOneToOneTest.PacketPingPong{suffix}"),
+            correct,
+        )
         .ranks(2, 2)
         .seconds(300);
     registry
-        .add(format!("PortChannelOneToOneTest.PacketPingPongPerf{suffix}"), |context| {
-            perf(context, backend)
-        })
+        .add_on(
+            backend,
+            format!("PortChannelOneToOneTest.PacketPingPongPerf{suffix}"),
+            perf,
+        )
         .perf()
         .ranks(2, 2)
         .seconds(120);
@@ -29,7 +33,11 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
 fn kernel(fixture: &Fixture<'_>, tag: u32, elements: u64) -> anyhow::Result<PacketPingPong> {
     let outgoing = fixture.buffer(elements * 8)?;
     let incoming = fixture.buffer(elements * 8)?;
-    let link = fixture.pair(tag, &fixture.register(&outgoing)?, &fixture.register(&incoming)?)?;
+    let link = fixture.pair(
+        tag,
+        &fixture.register(&outgoing)?,
+        &fixture.register(&incoming)?,
+    )?;
     Ok(PacketPingPong {
         channel: link.channel,
         buffer: fixture.buffer(elements * 4)?,
@@ -51,7 +59,10 @@ fn correct(context: &Context, backend: &'static Backend) -> TestResult {
     );
     let threads = context.profile().pick(8, 32);
     for (tag, &(elements, iterations)) in sizes.iter().enumerate() {
-        let kernel = PacketPingPong { iterations, ..kernel(&fixture, tag as u32, elements)? };
+        let kernel = PacketPingPong {
+            iterations,
+            ..kernel(&fixture, tag as u32, elements)?
+        };
         context.stage(format!("{elements} words"));
         kernel
             .launch(threads)?
@@ -64,11 +75,22 @@ fn correct(context: &Context, backend: &'static Backend) -> TestResult {
 fn perf(context: &Context, backend: &'static Backend) -> TestResult {
     let fixture = Fixture::new(context, backend)?;
     let iterations = context.profile().pick(4000, 40_000);
-    let first = PacketPingPong { iterations, check: false, ..kernel(&fixture, 0, 2)? };
+    let first = PacketPingPong {
+        iterations,
+        check: false,
+        ..kernel(&fixture, 0, 2)?
+    };
     first.launch(1)?.finish(context.deadline())?;
     fixture.meet()?;
-    let again = PacketPingPong { first_flag: 1 + iterations as u32, ..first };
+    let again = PacketPingPong {
+        first_flag: 1 + iterations as u32,
+        ..first
+    };
     let took = again.launch(1)?.finish(context.deadline())?;
-    context.measure("half trip", took.as_secs_f64() * 1e6 / iterations as f64, "us");
+    context.measure(
+        "half trip",
+        took.as_secs_f64() * 1e6 / iterations as f64,
+        "us",
+    );
     fixture.meet()
 }

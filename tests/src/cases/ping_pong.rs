@@ -12,7 +12,9 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     let suffix = backend.suffix;
     let name = |test: String| format!("PortChannelOneToOneTest.{test}");
     registry
-        .add(name(format!("PingPong{suffix}")), |context| correct(context, backend, None))
+        .add(name(format!("PingPong{suffix}")), move |context| {
+            correct(context, backend, None)
+        })
         .ranks(2, 2)
         .seconds(300);
     // On CPU threads a poll takes nanoseconds and the peer may have to wait for a core: the budget
@@ -25,12 +27,12 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
         .ranks(2, 2)
         .seconds(300);
     registry
-        .add(name(format!("PingPongPerf{suffix}")), |context| perf(context, backend))
+        .add_on(backend, name(format!("PingPongPerf{suffix}")), perf)
         .perf()
         .ranks(2, 2)
         .seconds(120);
     registry
-        .add(name(format!("Bandwidth{suffix}")), |context| bandwidth(context, backend))
+        .add_on(backend, name(format!("Bandwidth{suffix}")), bandwidth)
         .perf()
         .ranks(2, 2)
         .seconds(300);
@@ -73,7 +75,10 @@ fn perf(context: &Context, backend: &'static Backend) -> TestResult {
     let fixture = Fixture::new(context, backend)?;
     let buffer = fixture.buffer(4)?;
     let link = fixture.pair_in_place(0, &buffer)?;
-    for (flush, label) in [(true, "round trip with flush"), (false, "round trip without flush")] {
+    for (flush, label) in [
+        (true, "round trip with flush"),
+        (false, "round trip without flush"),
+    ] {
         let iterations = 1000;
         let kernel = PingPong {
             channel: link.channel.clone(),
@@ -97,8 +102,19 @@ fn perf(context: &Context, backend: &'static Backend) -> TestResult {
 fn bandwidth(context: &Context, backend: &'static Backend) -> TestResult {
     let fixture = Fixture::new(context, backend)?;
     let sizes: &[(u64, u64)] = context.profile().pick(
-        &[(1 << 10, 300), (64 << 10, 200), (1 << 20, 50), (16 << 20, 5)],
-        &[(1 << 10, 1000), (64 << 10, 1000), (1 << 20, 300), (16 << 20, 30), (128 << 20, 5)],
+        &[
+            (1 << 10, 300),
+            (64 << 10, 200),
+            (1 << 20, 50),
+            (16 << 20, 5),
+        ],
+        &[
+            (1 << 10, 1000),
+            (64 << 10, 1000),
+            (1 << 20, 300),
+            (16 << 20, 30),
+            (128 << 20, 5),
+        ],
     );
     let largest = sizes.last().map_or(0, |(bytes, _)| *bytes);
     let buffer = fixture.buffer(2 * largest)?;
@@ -111,11 +127,17 @@ fn bandwidth(context: &Context, backend: &'static Backend) -> TestResult {
             iterations,
             rank: context.rank(),
         };
-        kernel(10.min(iterations)).launch()?.finish(context.deadline())?;
+        kernel(10.min(iterations))
+            .launch()?
+            .finish(context.deadline())?;
         fixture.meet()?;
         let took = kernel(iterations).launch()?.finish(context.deadline())?;
         let rate = bytes as f64 * iterations as f64 / took.as_secs_f64() * 1e-9;
-        context.measure(format!("{bytes} bytes, one direction of both"), rate, "GB/s");
+        context.measure(
+            format!("{bytes} bytes, one direction of both"),
+            rate,
+            "GB/s",
+        );
     }
     fixture.meet()
 }

@@ -5,24 +5,24 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use mscclpp_bootstrap::{Deadline, TcpBootstrap, UniqueId};
+use mscclpp_bootstrap::{Bootstrap, Deadline, TcpBootstrap, UniqueId};
 use mscclpp_port::Communicator;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::control::Control;
 use super::options::Profile;
 use super::test::Skip;
 
 /// A figure that a test reports beside its verdict.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     /// What was measured.
     pub label: String,
     /// How much.
     pub value: f64,
     /// Of what.
-    pub unit: &'static str,
+    pub unit: String,
 }
 
 /// The step that a test is in, told when it hangs.
@@ -44,7 +44,12 @@ impl Stage {
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let stage = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        write!(f, "`{}` since {:.1} s", stage.0, stage.1.elapsed().as_secs_f64())
+        write!(
+            f,
+            "`{}` since {:.1} s",
+            stage.0,
+            stage.1.elapsed().as_secs_f64()
+        )
     }
 }
 
@@ -60,6 +65,19 @@ pub struct Context {
 }
 
 impl Context {
+    /// A context outside of the runner, for a process of a [`Job`](super::Job).
+    pub fn of_job(bootstrap: Arc<dyn Bootstrap>, deadline: Deadline) -> Self {
+        Self {
+            number: 0,
+            ranks: bootstrap.world_size(),
+            control: Control::new(bootstrap),
+            deadline,
+            profile: Profile::Quick,
+            stage: Stage::default(),
+            measurements: Mutex::default(),
+        }
+    }
+
     /// This rank.
     pub fn rank(&self) -> usize {
         self.control.rank()
@@ -85,15 +103,23 @@ impl Context {
         self.stage.set(text.into());
     }
 
-    /// Keeps a figure, printed with the verdict by rank 0.
-    pub fn measure(&self, label: impl Into<String>, value: f64, unit: &'static str) {
-        let measurement = Measurement { label: label.into(), value, unit };
-        self.measurements.lock().unwrap_or_else(PoisonError::into_inner).push(measurement);
+    /// Keeps a figure, printed with the verdict. Of ranks that measure the same, the first one's is.
+    pub fn measure(&self, label: impl Into<String>, value: f64, unit: &str) {
+        let measurement = Measurement {
+            label: label.into(),
+            value,
+            unit: unit.to_owned(),
+        };
+        self.measurements
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(measurement);
     }
 
     /// Everyone's value, in rank order. All ranks of the test call it, in the same order.
     pub fn exchange<T: Serialize + DeserializeOwned>(&self, mine: T) -> anyhow::Result<Vec<T>> {
-        self.control.exchange(self.number, self.ranks, mine, self.deadline)
+        self.control
+            .exchange(self.number, self.ranks, mine, self.deadline)
     }
 
     /// Waits until all ranks of the test are here.
@@ -104,7 +130,10 @@ impl Context {
     /// Skips the test on all ranks if one of them has an obstacle. All ranks of the test call it.
     pub fn skip_unless(&self, obstacle: Option<String>) -> anyhow::Result<()> {
         let obstacles = self.exchange(obstacle)?;
-        let first = obstacles.into_iter().enumerate().find_map(|(rank, o)| Some((rank, o?)));
+        let first = obstacles
+            .into_iter()
+            .enumerate()
+            .find_map(|(rank, o)| Some((rank, o?)));
         match first {
             Some((rank, obstacle)) => Err(Skip(format!("{obstacle} (rank {rank})")).into()),
             None => Ok(()),

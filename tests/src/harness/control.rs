@@ -5,10 +5,18 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use mscclpp_bootstrap::{Bootstrap, Deadline, Tag};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
+use super::context::Measurement;
 use super::test::{Outcome, Verdict};
+
+/// What a rank tells of a test, or all of them together.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Told<T> {
+    pub(super) what: T,
+    pub(super) measurements: Vec<Measurement>,
+}
 
 /// Conversations of one test, kept apart by their tags. What a failed test leaves unread can so
 /// never be taken for a message of a later one.
@@ -52,7 +60,8 @@ impl Control {
     ) -> anyhow::Result<Vec<T>> {
         let tag = tag(test, Topic::Body);
         if self.rank() != 0 {
-            self.bootstrap.send(0, tag, &serde_json::to_vec(&mine)?, deadline)?;
+            self.bootstrap
+                .send(0, tag, &serde_json::to_vec(&mine)?, deadline)?;
             let all = self.bootstrap.recv(0, tag, deadline)?;
             return Ok(serde_json::from_slice(&all)?);
         }
@@ -70,7 +79,12 @@ impl Control {
 
     /// Joins the outcomes of all ranks into a verdict that all return. An error means that this
     /// rank can not go on: rank 0 is gone.
-    pub fn agree(&self, test: u32, mine: Outcome, deadline: Deadline) -> anyhow::Result<Verdict> {
+    pub(super) fn agree(
+        &self,
+        test: u32,
+        mine: Told<Outcome>,
+        deadline: Deadline,
+    ) -> anyhow::Result<Told<Verdict>> {
         let tag = tag(test, Topic::Verdict);
         if self.rank() != 0 {
             self.bootstrap
@@ -82,15 +96,29 @@ impl Control {
                 .context("rank 0 does not give the verdict of the test")?;
             return Ok(serde_json::from_slice(&verdict)?);
         }
-        let mut outcomes = vec![mine];
+        let Told {
+            what,
+            mut measurements,
+        } = mine;
+        let mut outcomes = vec![what];
         for peer in 1..self.ranks() {
-            let outcome = match self.bootstrap.recv(peer, tag, deadline) {
-                Ok(bytes) => serde_json::from_slice(&bytes)?,
-                Err(error) => Outcome::Lost(format!("no outcome: {error}")),
-            };
-            outcomes.push(outcome);
+            match self.bootstrap.recv(peer, tag, deadline) {
+                Ok(bytes) => {
+                    let told: Told<Outcome> = serde_json::from_slice(&bytes)?;
+                    outcomes.push(told.what);
+                    for theirs in told.measurements {
+                        if measurements.iter().all(|ours| ours.label != theirs.label) {
+                            measurements.push(theirs);
+                        }
+                    }
+                }
+                Err(error) => outcomes.push(Outcome::Lost(format!("no outcome: {error}"))),
+            }
         }
-        let verdict = Verdict::of(&outcomes);
+        let verdict = Told {
+            what: Verdict::of(&outcomes),
+            measurements,
+        };
         let bytes = serde_json::to_vec(&verdict)?;
         for peer in 1..self.ranks() {
             if let Err(error) = self.bootstrap.send(peer, tag, &bytes, deadline) {

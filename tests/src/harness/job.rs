@@ -16,11 +16,20 @@ use tempfile::TempDir;
 
 /// Variables of launchers. A child must see those of its own job only.
 const LAUNCHER_PREFIXES: [&str; 6] = ["OMPI_", "PMI", "SLURM_", "MPI_", "HYDRA_", "MSCCLPP_"];
-const LAUNCHER_NAMES: [&str; 5] = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"];
+const LAUNCHER_NAMES: [&str; 5] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+];
 
 /// A running job. Dropping it kills what is left of it.
 pub struct Job {
-    members: Vec<Member>,
+    part: String,
+    secret: String,
+    /// By rank; none is not started yet.
+    members: Vec<Option<Member>>,
     directory: TempDir,
 }
 
@@ -33,13 +42,30 @@ struct Member {
 impl Job {
     /// Starts `ranks` processes that play `part`, and does not wait for them.
     pub fn start(part: &str, ranks: usize) -> anyhow::Result<Self> {
-        let mut job = Self { members: Vec::new(), directory: TempDir::new()? };
-        let secret = secret()?;
-        for rank in 0..ranks {
-            let member = job.spawn(part, rank, ranks, &secret);
-            job.members.push(member.with_context(|| format!("cannot start rank {rank}"))?);
+        Self::start_without(part, ranks, ranks)
+    }
+
+    /// The same, but for one rank, which [`Job::start_rank`] starts later.
+    pub fn start_without(part: &str, ranks: usize, missing: usize) -> anyhow::Result<Self> {
+        let mut job = Self {
+            part: part.to_owned(),
+            secret: secret()?,
+            members: (0..ranks).map(|_| None).collect(),
+            directory: TempDir::new()?,
+        };
+        for rank in (0..ranks).filter(|rank| *rank != missing) {
+            job.start_rank(rank)?;
         }
         Ok(job)
+    }
+
+    /// Starts a rank that was left out.
+    pub fn start_rank(&mut self, rank: usize) -> anyhow::Result<()> {
+        let member = self
+            .spawn(rank)
+            .with_context(|| format!("cannot start rank {rank}"))?;
+        self.members[rank] = Some(member);
+        Ok(())
     }
 
     /// The file in which rank 0 publishes its address.
@@ -49,11 +75,19 @@ impl Job {
 
     /// The next line that a rank prints, and when it came.
     pub fn line(&self, rank: usize, deadline: Deadline) -> anyhow::Result<(Instant, String)> {
-        let member = &self.members[rank];
-        member.lines.recv_timeout(deadline.remaining()).map_err(|_| {
-            let errors = fs::read_to_string(&member.errors).unwrap_or_default();
-            anyhow::anyhow!("rank {rank} of the job says nothing more; stderr: {}", errors.trim())
-        })
+        let member = self.members[rank]
+            .as_ref()
+            .context("the rank is not started")?;
+        member
+            .lines
+            .recv_timeout(deadline.remaining())
+            .map_err(|_| {
+                let errors = fs::read_to_string(&member.errors).unwrap_or_default();
+                anyhow::anyhow!(
+                    "rank {rank} of the job says nothing more; stderr: {}",
+                    errors.trim()
+                )
+            })
     }
 
     /// The next line of a rank, without `prefix`, which it must have.
@@ -67,7 +101,12 @@ impl Job {
 
     /// Lets a rank that waits in a receive from [`watch_parent`] go on.
     pub fn tell(&mut self, rank: usize) -> anyhow::Result<()> {
-        let stdin = self.members[rank].process.stdin.as_mut().context("stdin is piped")?;
+        let stdin = self
+            .member(rank)?
+            .process
+            .stdin
+            .as_mut()
+            .context("stdin is piped")?;
         stdin.write_all(b"\n")?;
         Ok(stdin.flush()?)
     }
@@ -75,14 +114,14 @@ impl Job {
     /// Ends a rank by SIGKILL and returns when it was sent.
     pub fn kill(&mut self, rank: usize) -> anyhow::Result<Instant> {
         let now = Instant::now();
-        self.members[rank].process.kill()?;
+        self.member(rank)?.process.kill()?;
         Ok(now)
     }
 
     /// Waits until a rank ends by itself.
     pub fn end(&mut self, rank: usize, deadline: Deadline) -> anyhow::Result<ExitStatus> {
         loop {
-            if let Some(status) = self.members[rank].process.try_wait()? {
+            if let Some(status) = self.member(rank)?.process.try_wait()? {
                 return Ok(status);
             }
             ensure!(!deadline.expired(), "rank {rank} of the job does not end");
@@ -94,51 +133,74 @@ impl Job {
     pub fn finish(mut self, deadline: Deadline) -> anyhow::Result<()> {
         for rank in 0..self.members.len() {
             let status = self.end(rank, deadline)?;
-            let errors = fs::read_to_string(&self.members[rank].errors).unwrap_or_default();
-            ensure!(status.success(), "rank {rank} of the job: {status}; stderr: {}", errors.trim());
+            let errors = fs::read_to_string(&self.member(rank)?.errors).unwrap_or_default();
+            ensure!(
+                status.success(),
+                "rank {rank} of the job: {status}; stderr: {}",
+                errors.trim()
+            );
         }
         Ok(())
     }
 
-    fn spawn(&self, part: &str, rank: usize, ranks: usize, secret: &str) -> anyhow::Result<Member> {
+    fn member(&mut self, rank: usize) -> anyhow::Result<&mut Member> {
+        self.members[rank]
+            .as_mut()
+            .context("the rank is not started")
+    }
+
+    fn spawn(&self, rank: usize) -> anyhow::Result<Member> {
+        let ranks = self.members.len();
         let errors = self.directory.path().join(format!("stderr.{rank}"));
         let mut command = Command::new(std::env::current_exe()?);
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            let launcher = LAUNCHER_PREFIXES.iter().any(|prefix| text.starts_with(prefix))
+            let launcher = LAUNCHER_PREFIXES
+                .iter()
+                .any(|prefix| text.starts_with(prefix))
                 || LAUNCHER_NAMES.contains(&text.as_ref());
             if launcher {
                 command.env_remove(&name);
             }
         }
         command
-            .args(["--child", part])
+            .args(["--child", &self.part])
             .env("MSCCLPP_RANK", rank.to_string())
             .env("MSCCLPP_WORLD_SIZE", ranks.to_string())
             .env("MSCCLPP_LOCAL_RANK", rank.to_string())
             .env("MSCCLPP_LOCAL_SIZE", ranks.to_string())
-            .env("MSCCLPP_ROOT", format!("file:{}", self.root_file().display()))
-            .env("MSCCLPP_SECRET", secret)
+            .env(
+                "MSCCLPP_ROOT",
+                format!("file:{}", self.root_file().display()),
+            )
+            .env("MSCCLPP_SECRET", &self.secret)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(&errors)?);
         let mut process = command.spawn()?;
         let stdout = process.stdout.take().context("stdout is piped")?;
         let (sender, lines) = mpsc::channel();
-        thread::Builder::new().name(format!("job stdout {rank}")).spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if sender.send((Instant::now(), line)).is_err() {
-                    break;
+        thread::Builder::new()
+            .name(format!("job stdout {rank}"))
+            .spawn(move || {
+                for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                    if sender.send((Instant::now(), line)).is_err() {
+                        break;
+                    }
                 }
-            }
-        })?;
-        Ok(Member { process, lines, errors })
+            })?;
+        Ok(Member {
+            process,
+            lines,
+            errors,
+        })
     }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
         for (rank, member) in self.members.iter_mut().enumerate() {
+            let Some(member) = member else { continue };
             // An error means that it has ended, which is what is wanted.
             let _ = member.process.kill();
             if let Err(error) = member.process.wait() {

@@ -28,7 +28,12 @@ impl Profile {
 pub struct Options {
     /// Run the tests whose `Suite.Test` contains this text; with a leading `-`, those that contain
     /// none of a comma list
-    #[arg(long, default_value = "", hide_default_value = true, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
     pub filter: String,
 
     /// Leave out the tests that measure

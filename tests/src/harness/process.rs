@@ -7,14 +7,20 @@ use std::time::Duration;
 /// One line a thread: name, state, and what it waits for in the kernel. Tells what a hung test was
 /// doing.
 pub fn threads() -> Vec<String> {
-    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return Vec::new() };
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else {
+        return Vec::new();
+    };
     let mut lines: Vec<String> = tasks
         .flatten()
         .filter_map(|task| {
             let read = |file: &str| fs::read_to_string(task.path().join(file)).ok();
             let state = fields_after_name(&read("stat")?)?.first()?.clone();
             let wait = read("wchan").filter(|name| name != "0").unwrap_or_default();
-            Some(format!("{} {state} {wait}", read("comm")?.trim_end()).trim_end().to_owned())
+            Some(
+                format!("{} {state} {wait}", read("comm")?.trim_end())
+                    .trim_end()
+                    .to_owned(),
+            )
         })
         .collect();
     lines.sort();
@@ -28,7 +34,9 @@ pub fn cpu_time() -> anyhow::Result<Duration> {
         .ok_or_else(|| anyhow::anyhow!("unexpected form of /proc/self/stat: {stat}"))?;
     // Fields 14 and 15 of proc_pid_stat(5), counted from 1; the state, field 3, is the first here.
     let ticks: u64 = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
-    Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+    Ok(Duration::from_secs_f64(
+        ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+    ))
 }
 
 /// The fields behind the name, which stands in brackets and may hold spaces and brackets itself.
@@ -47,14 +55,20 @@ mod tests {
     fn a_name_with_brackets_and_spaces_does_not_shift_the_fields() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194304 10 20 0 0 33 44 0 0 20 0 1";
         let fields = fields_after_name(stat).unwrap();
-        assert_eq!((fields[0].as_str(), fields[11].as_str(), fields[12].as_str()), ("S", "33", "44"));
+        assert_eq!(
+            (fields[0].as_str(), fields[11].as_str(), fields[12].as_str()),
+            ("S", "33", "44")
+        );
     }
 
     #[test]
     fn work_shows_in_the_cpu_time() {
         let (start, before) = (Instant::now(), cpu_time().unwrap());
         while cpu_time().unwrap() < before + Duration::from_millis(50) {
-            assert!(start.elapsed() < Duration::from_secs(20), "no CPU time seen");
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "no CPU time seen"
+            );
         }
     }
 
@@ -63,7 +77,11 @@ mod tests {
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let builder = std::thread::Builder::new().name("listed".into());
         let thread = builder.spawn(move || stopped.recv()).unwrap();
-        assert!(threads().iter().any(|line| line.starts_with("listed ")), "{:?}", threads());
+        assert!(
+            threads().iter().any(|line| line.starts_with("listed ")),
+            "{:?}",
+            threads()
+        );
         drop(stop);
         let _ = thread.join().unwrap();
     }

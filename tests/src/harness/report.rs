@@ -20,7 +20,10 @@ pub struct Report {
 impl Report {
     /// An empty report.
     pub fn new(prints: bool) -> Self {
-        Self { prints, ..Self::default() }
+        Self {
+            prints,
+            ..Self::default()
+        }
     }
 
     /// Adds a test that all ranks agree on.
@@ -72,7 +75,10 @@ impl Report {
     }
 
     fn last_line(&self) -> String {
-        format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+        format!(
+            "{} passed, {} failed, {} skipped",
+            self.passed, self.failed, self.skipped
+        )
     }
 
     fn print(&self, line: &str) {
@@ -93,7 +99,10 @@ mod tests {
         report.add("A.C", &Verdict::Skip("no NIC".into()), Duration::ZERO, &[]);
         assert_eq!(report.last_line(), "1 passed, 0 failed, 1 skipped");
         assert!(!report.failed());
-        let fail = Verdict::Fail { ranks: vec![(1, "x".into())], go_on: true };
+        let fail = Verdict::Fail {
+            ranks: vec![(1, "x".into())],
+            go_on: true,
+        };
         report.add("A.D", &fail, Duration::ZERO, &[]);
         assert_eq!(report.last_line(), "1 passed, 1 failed, 1 skipped");
         assert!(report.failed());

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::Deadline;
 
-use super::context::{Context, Measurement, Stage};
-use super::control::Control;
+use super::context::{Context, Stage};
+use super::control::{Control, Told};
 use super::filter::selected;
 use super::options::Options;
 use super::process;
@@ -30,8 +30,11 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Runs the selected tests. All ranks of `control` call it with equal options and tests.
 pub fn run(control: &Control, options: &Options, tests: Vec<Test>) -> ExitCode {
     remember_panics();
-    let tests: Vec<Arc<Test>> =
-        tests.into_iter().filter(|test| selected(options, test)).map(Arc::new).collect();
+    let tests: Vec<Arc<Test>> = tests
+        .into_iter()
+        .filter(|test| selected(options, test))
+        .map(Arc::new)
+        .collect();
     let mut report = Report::new(control.rank() == 0);
     if tests.is_empty() {
         eprintln!("no test has this name: --filter={}", options.filter);
@@ -39,9 +42,12 @@ pub fn run(control: &Control, options: &Options, tests: Vec<Test>) -> ExitCode {
     for (number, test) in tests.iter().enumerate() {
         let start = Instant::now();
         let limit = Deadline::after(test.deadline + GRACE);
-        let (outcome, measurements) = run_here(control, options, number as u32, test);
-        match control.agree(number as u32, outcome, limit) {
-            Ok(verdict) => {
+        let told = run_here(control, options, number as u32, test);
+        match control.agree(number as u32, told, limit) {
+            Ok(Told {
+                what: verdict,
+                measurements,
+            }) => {
                 report.add(&test.name, &verdict, start.elapsed(), &measurements);
                 if let Verdict::Fail { go_on: false, .. } = verdict {
                     report.not_run(&tests[number + 1..]);
@@ -56,23 +62,26 @@ pub fn run(control: &Control, options: &Options, tests: Vec<Test>) -> ExitCode {
         }
     }
     report.summary();
-    if tests.is_empty() || report.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    if tests.is_empty() || report.failed() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 /// This rank's part of one test: its body on a thread of its own, until the deadline.
-fn run_here(
-    control: &Control,
-    options: &Options,
-    number: u32,
-    test: &Arc<Test>,
-) -> (Outcome, Vec<Measurement>) {
+fn run_here(control: &Control, options: &Options, number: u32, test: &Arc<Test>) -> Told<Outcome> {
     if control.ranks() < test.min_ranks {
-        let reason = format!("needs {} ranks, this run has {}", test.min_ranks, control.ranks());
-        return (Outcome::Skip(reason), Vec::new());
+        let reason = format!(
+            "needs {} ranks, this run has {}",
+            test.min_ranks,
+            control.ranks()
+        );
+        return only(Outcome::Skip(reason));
     }
     let ranks = control.ranks().min(test.max_ranks);
     if control.rank() >= ranks {
-        return (Outcome::Idle, Vec::new());
+        return only(Outcome::Idle);
     }
     let stage = Stage::default();
     let context = Context {
@@ -86,24 +95,36 @@ fn run_here(
     };
     let (done, result) = mpsc::channel();
     let body = Arc::clone(test);
-    let spawned = thread::Builder::new().name("test".to_owned()).spawn(move || {
-        let outcome = outcome(|| (body.body)(&context));
-        let measurements = context.measurements.into_inner();
-        let _ = done.send((outcome, measurements.unwrap_or_else(PoisonError::into_inner)));
-    });
+    let spawned = thread::Builder::new()
+        .name("test".to_owned())
+        .spawn(move || {
+            let what = outcome(|| (body.body)(&context));
+            let measurements = context
+                .measurements
+                .into_inner()
+                .unwrap_or_else(PoisonError::into_inner);
+            let _ = done.send(Told { what, measurements });
+        });
     let thread = match spawned {
         Ok(thread) => thread,
-        Err(error) => return (Outcome::Fail(format!("no thread: {error}")), Vec::new()),
+        Err(error) => return only(Outcome::Fail(format!("no thread: {error}"))),
     };
     match result.recv_timeout(test.deadline) {
-        Ok(outcome) => {
+        Ok(told) => {
             let _ = thread.join();
-            outcome
+            told
         }
-        Err(RecvTimeoutError::Disconnected) => {
-            (Outcome::Fail("the thread of the test ended without an outcome".into()), Vec::new())
-        }
-        Err(RecvTimeoutError::Timeout) => (Outcome::Hung(hung(test, &stage)), Vec::new()),
+        Err(RecvTimeoutError::Disconnected) => only(Outcome::Fail(
+            "the thread of the test ended without an outcome".into(),
+        )),
+        Err(RecvTimeoutError::Timeout) => only(Outcome::Hung(hung(test, &stage))),
+    }
+}
+
+fn only(what: Outcome) -> Told<Outcome> {
+    Told {
+        what,
+        measurements: Vec::new(),
     }
 }
 
@@ -115,7 +136,11 @@ fn outcome(body: impl FnOnce() -> TestResult) -> Outcome {
                 return Outcome::Skip(reason.clone());
             }
             let text = format!("{error:#}");
-            if error.is::<Stuck>() { Outcome::Hung(text) } else { Outcome::Fail(text) }
+            if error.is::<Stuck>() {
+                Outcome::Hung(text)
+            } else {
+                Outcome::Fail(text)
+            }
         }
         Err(payload) => Outcome::Fail(format!("panicked {}", panic_text(payload.as_ref()))),
     }
@@ -123,7 +148,10 @@ fn outcome(body: impl FnOnce() -> TestResult) -> Outcome {
 
 fn hung(test: &Test, stage: &Stage) -> String {
     let threads = process::threads().join("; ");
-    format!("still running after {:?}: {stage}; threads: {threads}", test.deadline)
+    format!(
+        "still running after {:?}: {stage}; threads: {threads}",
+        test.deadline
+    )
 }
 
 thread_local! {
@@ -156,8 +184,13 @@ mod tests {
     #[test]
     fn a_panic_is_a_failure_that_tells_what_and_where() {
         remember_panics();
-        let Outcome::Fail(text) = outcome(|| panic!("seven is {}", 7)) else { panic!() };
-        assert!(text.contains("seven is 7") && text.contains("runner.rs:"), "{text}");
+        let Outcome::Fail(text) = outcome(|| panic!("seven is {}", 7)) else {
+            panic!()
+        };
+        assert!(
+            text.contains("seven is 7") && text.contains("runner.rs:"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::context::Context;
+use crate::backend::Backend;
 
 /// What the body of a test returns on each rank. [`Skip`] is an error like another, told apart by
 /// its type.
@@ -46,7 +47,10 @@ impl Registry {
         body: impl Fn(&Context) -> TestResult + Send + Sync + 'static,
     ) -> &mut Test {
         let name = name.into();
-        debug_assert!(self.tests.iter().all(|test| test.name != name), "{name} twice");
+        debug_assert!(
+            self.tests.iter().all(|test| test.name != name),
+            "{name} twice"
+        );
         self.tests.push(Test {
             name,
             min_ranks: 1,
@@ -56,6 +60,16 @@ impl Registry {
             body: Box::new(body),
         });
         self.tests.last_mut().expect("just pushed")
+    }
+
+    /// The same, for a test that runs on a backend.
+    pub fn add_on(
+        &mut self,
+        backend: &'static Backend,
+        name: impl Into<String>,
+        body: impl Fn(&Context, &'static Backend) -> TestResult + Send + Sync + 'static,
+    ) -> &mut Test {
+        self.add(name, move |context| body(context, backend))
     }
 
     /// The tests, in order.
@@ -86,7 +100,9 @@ impl Test {
 
 impl fmt::Debug for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Test").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Test")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -156,9 +172,9 @@ impl Verdict {
             Some((_, reason)) if ranks.is_empty() && !passed => Self::Skip((*reason).clone()),
             None if ranks.is_empty() => Self::Pass,
             _ => {
-                let alone = skips
-                    .iter()
-                    .map(|(rank, reason)| (*rank, format!("skipped, and others did not: {reason}")));
+                let alone = skips.iter().map(|(rank, reason)| {
+                    (*rank, format!("skipped, and others did not: {reason}"))
+                });
                 ranks.extend(alone);
                 ranks.sort();
                 Self::Fail { ranks, go_on }
@@ -181,7 +197,10 @@ mod tests {
 
     #[test]
     fn all_pass_or_idle_is_a_pass() {
-        assert_eq!(Verdict::of(&[Outcome::Pass, Outcome::Pass, Outcome::Idle]), Verdict::Pass);
+        assert_eq!(
+            Verdict::of(&[Outcome::Pass, Outcome::Pass, Outcome::Idle]),
+            Verdict::Pass
+        );
     }
 
     #[test]
@@ -201,11 +220,19 @@ mod tests {
 
     #[test]
     fn a_hung_or_lost_rank_ends_the_run() {
-        for end in [Outcome::Hung("kernel".into()), Outcome::Lost("killed".into())] {
+        for end in [
+            Outcome::Hung("kernel".into()),
+            Outcome::Lost("killed".into()),
+        ] {
             let verdict = Verdict::of(&[skip("x"), end, fail("y")]);
-            let Verdict::Fail { ranks, go_on } = verdict else { panic!("{verdict:?}") };
+            let Verdict::Fail { ranks, go_on } = verdict else {
+                panic!("{verdict:?}")
+            };
             assert!(!go_on);
-            assert_eq!(ranks.iter().map(|(rank, _)| *rank).collect::<Vec<_>>(), [0, 1, 2]);
+            assert_eq!(
+                ranks.iter().map(|(rank, _)| *rank).collect::<Vec<_>>(),
+                [0, 1, 2]
+            );
         }
     }
 }

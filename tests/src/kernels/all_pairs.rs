@@ -56,7 +56,10 @@ impl AllPairs {
             rank: self.rank as u32,
             ranks,
         };
-        let dims = LaunchDims { grid: ranks - 1, block: threads };
+        let dims = LaunchDims {
+            grid: ranks - 1,
+            block: threads,
+        };
         let kept = Box::new((self.clone(), handles, syncer));
         Launched::start(KERNEL, dims, args, Some(report), kept)
     }

@@ -29,7 +29,10 @@ pub struct FifoPush {
 impl FifoPush {
     /// Starts the kernel in one block.
     pub fn launch(&self, threads: u32) -> anyhow::Result<Launched> {
-        let args = Args { fifo: self.proxy.fifo(), count: self.count };
+        let args = Args {
+            fifo: self.proxy.fifo(),
+            count: self.count,
+        };
         Launched::start(KERNEL, block(threads), args, None, Box::new(self.clone()))
     }
 }

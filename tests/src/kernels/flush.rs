@@ -35,7 +35,13 @@ impl ConcurrentFlush {
             report: report.address(),
             iterations: self.iterations,
         };
-        Launched::start(CONCURRENT, block(threads), args, Some(report), Box::new(self.clone()))
+        Launched::start(
+            CONCURRENT,
+            block(threads),
+            args,
+            Some(report),
+            Box::new(self.clone()),
+        )
     }
 }
 

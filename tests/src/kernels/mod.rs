@@ -75,7 +75,12 @@ impl Launched {
     ) -> anyhow::Result<Self> {
         let started = Instant::now();
         let running = kernel.launch(dims, args)?;
-        Ok(Self { running, started, report, kept: ManuallyDrop::new(kept) })
+        Ok(Self {
+            running,
+            started,
+            report,
+            kept: ManuallyDrop::new(kept),
+        })
     }
 
     /// Waits until the kernel has ended, and returns the time since its launch.
@@ -83,7 +88,9 @@ impl Launched {
     /// # Errors
     /// What the kernel reports. [`Stuck`] if it still runs at the deadline, which ends the run.
     pub fn finish(self, deadline: Deadline) -> anyhow::Result<Duration> {
-        self.running.join(deadline.remaining()).map_err(|error| Stuck(error.to_string()))?;
+        self.running
+            .join(deadline.remaining())
+            .map_err(|error| Stuck(error.to_string()))?;
         let took = self.started.elapsed();
         if let Some(report) = &self.report {
             report.check()?;
@@ -140,9 +147,14 @@ impl Report {
                 word(40) as i64,
                 word(32) as i64
             )),
-            2 => Err(anyhow::anyhow!("a call returned {} {place}", status_text(half(8)))),
+            2 => Err(anyhow::anyhow!(
+                "a call returned {} {place}",
+                status_text(half(8))
+            )),
             3 => Err(anyhow::anyhow!("no signal in {} polls {place}", word(32))),
-            other => Err(anyhow::anyhow!("the kernel reports a failure of unknown kind {other}")),
+            other => Err(anyhow::anyhow!(
+                "the kernel reports a failure of unknown kind {other}"
+            )),
         }
     }
 }
@@ -159,12 +171,18 @@ fn address(buffer: &Buffer) -> u64 {
 
 /// One block of so many threads.
 fn block(threads: u32) -> LaunchDims {
-    LaunchDims { grid: 1, block: threads }
+    LaunchDims {
+        grid: 1,
+        block: threads,
+    }
 }
 
 /// So many blocks of one thread.
 fn grid(blocks: u32) -> LaunchDims {
-    LaunchDims { grid: blocks, block: 1 }
+    LaunchDims {
+        grid: blocks,
+        block: 1,
+    }
 }
 
 /// Handles in an array, as kernels with several channels take them.
@@ -174,6 +192,10 @@ fn handles(channels: &[PortChannel]) -> Arc<[PortChannelDeviceHandle]> {
 
 /// Whether a buffer holds so many bytes.
 fn fits(buffer: &Buffer, bytes: u64) -> anyhow::Result<()> {
-    ensure!(bytes <= buffer.len(), "the kernel needs {bytes} bytes, the buffer has {}", buffer.len());
+    ensure!(
+        bytes <= buffer.len(),
+        "the kernel needs {bytes} bytes, the buffer has {}",
+        buffer.len()
+    );
     Ok(())
 }

@@ -67,6 +67,12 @@ impl PacketPingPong {
             check: self.check.into(),
             reserved: 0,
         };
-        Launched::start(KERNEL, block(threads), args, Some(report), Box::new(self.clone()))
+        Launched::start(
+            KERNEL,
+            block(threads),
+            args,
+            Some(report),
+            Box::new(self.clone()),
+        )
     }
 }

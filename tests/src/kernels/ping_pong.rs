@@ -61,6 +61,12 @@ impl PingPong {
             check: self.check.into(),
             reserved: 0,
         };
-        Launched::start(KERNEL, block(threads), args, Some(report), Box::new(self.clone()))
+        Launched::start(
+            KERNEL,
+            block(threads),
+            args,
+            Some(report),
+            Box::new(self.clone()),
+        )
     }
 }

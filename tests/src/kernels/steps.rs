@@ -26,11 +26,22 @@ struct Args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// `put(dst, dstOffset, src, srcOffset, size)`.
-    Put { dst: MemoryId, dst_offset: u64, src: MemoryId, src_offset: u64, size: u64 },
+    Put {
+        dst: MemoryId,
+        dst_offset: u64,
+        src: MemoryId,
+        src_offset: u64,
+        size: u64,
+    },
     /// `signal()`.
     Signal,
     /// `putWithSignal` of the same range on both sides.
-    PutWithSignal { dst: MemoryId, src: MemoryId, offset: u64, size: u64 },
+    PutWithSignal {
+        dst: MemoryId,
+        src: MemoryId,
+        offset: u64,
+        size: u64,
+    },
     /// `flush()`.
     Flush,
     /// `wait()`.
@@ -38,7 +49,11 @@ pub enum Call {
     /// `wait` with a budget of failed looks.
     WaitFor(i64),
     /// `accumulate(dst, offset, operand)`.
-    Accumulate { dst: MemoryId, offset: u64, operand: i64 },
+    Accumulate {
+        dst: MemoryId,
+        offset: u64,
+        operand: i64,
+    },
     /// `poll()`, as often as said or until it sees a signal.
     Poll(i64),
 }
@@ -94,8 +109,10 @@ impl Steps {
                 steps.write(at, &encode(*channel as u32, *call))?;
             }
         }
-        let handles: Arc<[BasePortChannelDeviceHandle]> =
-            channels.iter().map(BasePortChannel::device_handle).collect();
+        let handles: Arc<[BasePortChannelDeviceHandle]> = channels
+            .iter()
+            .map(BasePortChannel::device_handle)
+            .collect();
         let args = Args {
             channels: handles.as_ptr() as u64,
             steps: address(&steps),
@@ -105,7 +122,12 @@ impl Steps {
         let dims = block(lists.len() as u32);
         let launched = Launched::start(KERNEL, dims, args, None, kept)?;
         let counts = lists.iter().map(|list| list.len()).collect();
-        Ok(Self { launched, steps, counts, longest })
+        Ok(Self {
+            launched,
+            steps,
+            counts,
+            longest,
+        })
     }
 
     /// Whether a call of a thread has returned, and how.
@@ -121,7 +143,10 @@ impl Steps {
             if let Some(done) = self.done(thread, call)? {
                 return Ok(done);
             }
-            ensure!(!deadline.expired(), "call {call} of thread {thread} does not return");
+            ensure!(
+                !deadline.expired(),
+                "call {call} of thread {thread} does not return"
+            );
             thread::sleep(Duration::from_micros(200));
         }
     }
@@ -133,14 +158,22 @@ impl Steps {
 
     /// Waits for the end of the kernel; how the calls ended, thread by thread.
     pub fn finish_threads(self, deadline: Deadline) -> anyhow::Result<Vec<Vec<Done>>> {
-        let Self { launched, steps, counts, longest } = self;
+        let Self {
+            launched,
+            steps,
+            counts,
+            longest,
+        } = self;
         launched.finish(deadline)?;
         let mut all = Vec::new();
         for (thread, count) in counts.into_iter().enumerate() {
             let mut list = Vec::new();
             for call in 0..count as u64 {
                 let word = steps.load_u64((thread as u64 * longest + call) * STEP + RESULT)?;
-                ensure!(word >> 32 != 0, "the kernel ended before call {call} of thread {thread}");
+                ensure!(
+                    word >> 32 != 0,
+                    "the kernel ended before call {call} of thread {thread}"
+                );
                 list.push(Done(word as u32));
             }
             all.push(list);
@@ -164,7 +197,10 @@ impl Steps {
         let done = Self::launch(channels, calls)?.finish(deadline)?;
         for (done, (channel, call)) in done.iter().zip(calls) {
             let status = done.status()?;
-            ensure!(status == Status::Ok, "{call:?} on channel {channel} returns {status:?}");
+            ensure!(
+                status == Status::Ok,
+                "{call:?} on channel {channel} returns {status:?}"
+            );
         }
         Ok(())
     }
@@ -174,24 +210,38 @@ fn encode(channel: u32, call: Call) -> [u8; STEP as usize] {
     let id = u32::from;
     // Operation, destination, source, their offsets, size, operand.
     let (operation, dst, src, dst_offset, src_offset, size, operand) = match call {
-        Call::Put { dst, dst_offset, src, src_offset, size } => {
-            (1_u32, id(dst), id(src), dst_offset, src_offset, size, 0)
-        }
+        Call::Put {
+            dst,
+            dst_offset,
+            src,
+            src_offset,
+            size,
+        } => (1_u32, id(dst), id(src), dst_offset, src_offset, size, 0),
         Call::Signal => (2, 0, 0, 0, 0, 0, 0),
-        Call::PutWithSignal { dst, src, offset, size } => {
-            (3, id(dst), id(src), offset, offset, size, 0)
-        }
+        Call::PutWithSignal {
+            dst,
+            src,
+            offset,
+            size,
+        } => (3, id(dst), id(src), offset, offset, size, 0),
         Call::Flush => (4, 0, 0, 0, 0, 0, -1),
         Call::Wait => (5, 0, 0, 0, 0, 0, -1),
         Call::WaitFor(budget) => (5, 0, 0, 0, 0, 0, budget),
-        Call::Accumulate { dst, offset, operand } => (6, id(dst), 0, offset, 0, 0, operand),
+        Call::Accumulate {
+            dst,
+            offset,
+            operand,
+        } => (6, id(dst), 0, offset, 0, 0, operand),
         Call::Poll(times) => (8, 0, 0, 0, 0, 0, times),
     };
     let mut bytes = [0; STEP as usize];
     for (i, half) in [operation, channel, dst, src].into_iter().enumerate() {
         bytes[4 * i..4 * i + 4].copy_from_slice(&half.to_le_bytes());
     }
-    for (i, word) in [dst_offset, src_offset, size, operand as u64].into_iter().enumerate() {
+    for (i, word) in [dst_offset, src_offset, size, operand as u64]
+        .into_iter()
+        .enumerate()
+    {
         bytes[16 + 8 * i..24 + 8 * i].copy_from_slice(&word.to_le_bytes());
     }
     bytes

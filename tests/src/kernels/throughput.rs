@@ -48,7 +48,13 @@ impl Bidirectional {
             rank: self.rank as u32,
             reserved: 0,
         };
-        Launched::start(BIDIRECTIONAL, block(1), args, Some(report), Box::new(self.clone()))
+        Launched::start(
+            BIDIRECTIONAL,
+            block(1),
+            args,
+            Some(report),
+            Box::new(self.clone()),
+        )
     }
 }
 
@@ -126,7 +132,7 @@ impl Split {
         Launched::start(SPLIT, block(1), args, Some(report), kept)?.finish(deadline)?;
         (0..self.iterations)
             .map(|i| {
-                let word = |part| times.load_u64(24 * i + 8 * part);
+                let word = |part: u64| times.load_u64(24 * i + 8 * part);
                 Ok([word(0)?, word(1)?, word(2)?])
             })
             .collect()
