@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-//! Compiles the kernels for the host executor.
+//! Compiles the kernels for the host executor, and tells the benchmark what it was built with.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
@@ -22,6 +23,18 @@ fn main() -> io::Result<()> {
         .include(&include)
         .files(&sources)
         .compile("conformance_kernels");
+    // Told in the benchmark's report.
+    let rustc = Command::new(env::var_os("RUSTC").unwrap_or("rustc".into()))
+        .arg("-V")
+        .output()?;
+    println!(
+        "cargo::rustc-env=CONFORMANCE_RUSTC={}",
+        String::from_utf8_lossy(&rustc.stdout).trim()
+    );
+    println!(
+        "cargo::rustc-env=CONFORMANCE_PROFILE={}",
+        env::var("PROFILE").unwrap_or_default()
+    );
     println!("cargo::rerun-if-changed=kernels");
     println!("cargo::rerun-if-changed={include}");
     Ok(())

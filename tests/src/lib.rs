@@ -6,6 +6,7 @@
 //! runs on each row.
 
 pub mod backend;
+pub mod bench;
 pub mod cases;
 pub mod fixture;
 pub mod harness;

@@ -19,7 +19,7 @@ mod ping_pong;
 use crate::backend::BACKENDS;
 use crate::harness::{Registry, Test};
 
-pub use jobs::play;
+pub use jobs::{join_seconds, play};
 
 /// Every test, in the order in which they run: what others stand on first.
 pub fn all() -> Vec<Test> {

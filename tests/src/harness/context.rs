@@ -78,6 +78,15 @@ impl Context {
         }
     }
 
+    /// The same with fewer ranks, and so much to do.
+    pub fn with(self, ranks: usize, profile: Profile) -> Self {
+        Self {
+            ranks,
+            profile,
+            ..self
+        }
+    }
+
     /// This rank.
     pub fn rank(&self) -> usize {
         self.control.rank()
