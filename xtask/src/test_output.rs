@@ -58,6 +58,22 @@ struct Run {
     passed: u64,
     failed: BTreeSet<String>,
     skipped: BTreeSet<String>,
+    /// Skipped, but for want of something that must be there.
+    unwanted: BTreeSet<String>,
+}
+
+impl Run {
+    /// The counts, of which the test harness says that `passed` were ok.
+    fn tally(&self, passed: u64, failed: u64, ignored: u64) -> Tally {
+        let count = |set: &BTreeSet<String>| u64::try_from(set.len()).unwrap_or(u64::MAX);
+        let skipped = count(&self.skipped).min(passed);
+        let unwanted = count(&self.unwanted).min(passed - skipped);
+        Tally {
+            passed: passed - skipped - unwanted,
+            failed: failed.saturating_add(unwanted),
+            skipped: skipped.saturating_add(ignored),
+        }
+    }
 }
 
 /// Everything read so far.
@@ -71,9 +87,19 @@ pub struct TestOutput {
     binaries: u64,
     binary: String,
     run: Option<Run>,
+    required: Vec<String>,
 }
 
 impl TestOutput {
+    /// Nothing read yet. A skip whose name or reason holds one of the words in
+    /// `required`, in capitals or not, is a failure.
+    pub fn requiring(required: &[String]) -> Self {
+        Self {
+            required: required.iter().map(|word| word.to_lowercase()).collect(),
+            ..Self::default()
+        }
+    }
+
     /// Counts of the binaries that are done.
     pub fn tally(&self) -> Tally {
         self.tally
@@ -129,12 +155,11 @@ impl TestOutput {
             return self.open(tests);
         }
         let Some(run) = &mut self.run else {
-            // Between binaries: what cargo says.
-            return if line.trim().is_empty() || line.starts_with("test result: ok. 0 passed; 0") {
-                Shown::No
-            } else {
-                Shown::Yes
-            };
+            // Between binaries: what cargo says, and binaries without tests.
+            let noise = line.trim().is_empty()
+                || line == "successes:"
+                || line.starts_with("test result: ok. 0 passed; 0");
+            return if noise { Shown::No } else { Shown::Yes };
         };
         if let Some(counts) = result(line) {
             return self.close(counts);
@@ -151,7 +176,15 @@ impl TestOutput {
             && let Some(skip) = Skip::parse(line)
         {
             let test = run.speaker.clone().unwrap_or_else(|| skip.name.clone());
-            if run.skipped.insert(test) {
+            let text = format!("{} {}", skip.name, skip.reason).to_lowercase();
+            if self.required.iter().any(|word| text.contains(word)) {
+                run.skipped.remove(&test);
+                if run.unwanted.insert(test) {
+                    let Skip { name, reason } = skip;
+                    self.failures
+                        .push(format!("{name}: skipped, but required: {reason}"));
+                }
+            } else if !run.unwanted.contains(&test) && run.skipped.insert(test) {
                 self.skips.push(skip);
             }
             return Shown::Yes;
@@ -175,6 +208,7 @@ impl TestOutput {
             passed: 0,
             failed: BTreeSet::new(),
             skipped: BTreeSet::new(),
+            unwanted: BTreeSet::new(),
         });
         Shown::Yes
     }
@@ -215,13 +249,7 @@ impl TestOutput {
         let Some(run) = self.run.take() else {
             return Shown::Yes;
         };
-        let skipped = u64::try_from(run.skipped.len()).unwrap_or(u64::MAX);
-        let skipped = skipped.min(counts.passed);
-        self.tally += Tally {
-            passed: counts.passed - skipped,
-            failed: counts.failed,
-            skipped: skipped + counts.ignored,
-        };
+        self.tally += run.tally(counts.passed, counts.failed, counts.ignored);
         let mut named = 0;
         for name in &run.failed {
             self.failures.push(format!("{}: {name}", self.binary));
@@ -240,13 +268,8 @@ impl TestOutput {
         let Some(run) = self.run.take() else {
             return;
         };
-        let skipped = u64::try_from(run.skipped.len()).unwrap_or(u64::MAX);
-        let skipped = skipped.min(run.passed);
-        self.tally += Tally {
-            passed: run.passed - skipped,
-            failed: u64::try_from(run.failed.len()).unwrap_or(u64::MAX),
-            skipped,
-        };
+        let failed = u64::try_from(run.failed.len()).unwrap_or(u64::MAX);
+        self.tally += run.tally(run.passed, failed, 0);
         for name in &run.failed {
             self.failures.push(format!("{}: {name}", self.binary));
         }

@@ -11,7 +11,7 @@ use crate::transport::TransportKind;
 use mscclpp_device::abi::Status;
 
 fn pair() -> [Communicator; 2] {
-    let world = Local::world(2).into_iter();
+    let world = Local::world(2).0.into_iter();
     let ranks: Vec<_> = world.map(|rank| Communicator::new(rank).unwrap()).collect();
     ranks.try_into().unwrap()
 }
@@ -77,7 +77,10 @@ fn a_timeout_names_the_rank_and_loses_nothing() {
     let error = pending
         .get_by(Deadline::after(Duration::from_millis(20)))
         .unwrap_err();
-    assert!(matches!(error, Error::Timeout { rank: Some(0), .. }), "{error}");
+    assert!(
+        matches!(error, Error::Timeout { rank: Some(0), .. }),
+        "{error}"
+    );
     assert!(error.to_string().contains("tag 9"), "{error}");
     a.send_memory(&memory_of(&a, 8), 1, 9).unwrap();
     assert_eq!(pending.get_by(soon()).unwrap().size(), 8);
@@ -123,9 +126,22 @@ fn a_record_of_another_kind_is_refused_by_both_names() {
         a.send_memory(&memory_of(&a, bytes), 1, 0).unwrap();
     }
     let error = connecting.get_by(soon()).unwrap_err();
-    assert!(matches!(error, Error::WrongRecord { rank: 0, tag: 0, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            Error::WrongRecord {
+                rank: 0,
+                tag: 0,
+                ..
+            }
+        ),
+        "{error}"
+    );
     let text = error.to_string();
-    assert!(text.contains("an endpoint") && text.contains("a registered memory"), "{text}");
+    assert!(
+        text.contains("an endpoint") && text.contains("a registered memory"),
+        "{text}"
+    );
     // The next call gets the next record.
     assert_eq!(memory.get_by(soon()).unwrap().size(), 16);
 }
@@ -135,7 +151,10 @@ fn a_rank_that_does_not_exist_is_refused() {
     let [a, _b] = pair();
     assert!(a.recv_memory(2, 0).is_err());
     let error = a.send_memory(&memory_of(&a, 8), 7, 0).unwrap_err();
-    assert!(error.to_string().contains("rank 7 does not exist"), "{error}");
+    assert!(
+        error.to_string().contains("rank 7 does not exist"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -150,7 +169,10 @@ fn an_end_that_cannot_be_made_fails_on_both_ranks() {
     };
     let error = a.connect(config, 1, 0).unwrap_err();
     let remote = waiting.get_by(soon()).unwrap_err();
-    assert!(matches!(remote, Error::PeerGaveUp { rank: 0, .. }), "{remote}");
+    assert!(
+        matches!(remote, Error::PeerGaveUp { rank: 0, .. }),
+        "{remote}"
+    );
     assert!(remote.to_string().contains(&error.to_string()), "{remote}");
     // The tag goes on in step.
     a.send_memory(&memory_of(&a, 8), 1, 0).unwrap();
@@ -178,24 +200,37 @@ fn a_connection_knows_its_rank_and_tag() {
 fn connections_may_be_asked_for_in_any_order_by_each_rank() {
     let [a, b] = pair();
     let ends = |x: &Communicator, peer| -> Vec<_> {
-        (0..4).map(|tag| x.connect(ethernet(), peer, tag).unwrap()).collect()
+        (0..4)
+            .map(|tag| x.connect(ethernet(), peer, tag).unwrap())
+            .collect()
     };
     let (ends_a, ends_b) = (ends(&a, 1), ends(&b, 0));
     thread::scope(|scope| {
-        scope.spawn(|| ends_a.iter().for_each(|end| drop(end.get_by(soon()).unwrap())));
-        ends_b.iter().rev().for_each(|end| drop(end.get_by(soon()).unwrap()));
+        scope.spawn(|| {
+            ends_a
+                .iter()
+                .for_each(|end| drop(end.get_by(soon()).unwrap()))
+        });
+        ends_b
+            .iter()
+            .rev()
+            .for_each(|end| drop(end.get_by(soon()).unwrap()));
     });
 }
 
 #[test]
 fn the_own_rank_is_a_peer() {
-    let own = Communicator::new(Local::world(1).remove(0)).unwrap();
+    let own = Communicator::new(Local::world(1).0.remove(0)).unwrap();
     let buffer = Buffer::new(Device::cpu(), 64).unwrap();
     let local = own.register_memory(&buffer, 0..64).unwrap();
     own.send_memory(&local, 0, 0).unwrap();
     let remote = own.recv_memory(0, 0).unwrap().get_by(soon()).unwrap();
     assert_eq!(remote.size(), 64);
-    let connection = own.connect(ethernet(), 0, 0).unwrap().get_by(soon()).unwrap();
+    let connection = own
+        .connect(ethernet(), 0, 0)
+        .unwrap()
+        .get_by(soon())
+        .unwrap();
     buffer.write(0, b"to self").unwrap();
     connection.write(&remote, 32, &local, 0, 7).unwrap();
     connection.flush(soon()).unwrap();
@@ -219,14 +254,19 @@ fn a_semaphore_is_refused_over_a_connection_to_another_rank() {
 
 #[test]
 fn the_death_of_a_rank_marks_its_connections_only() {
-    let (world, kill) = Local::mortal_world(3);
-    let mut ranks = world.into_iter().map(|rank| Communicator::new(rank).unwrap());
+    let (world, kill) = Local::world(3);
+    let mut ranks = world
+        .into_iter()
+        .map(|rank| Communicator::new(rank).unwrap());
     let [a, b, c]: [_; 3] = std::array::from_fn(|_| ranks.next().unwrap());
     let [to_b, _b] = connect(&[a.clone(), b.clone()], 0);
     let [to_c, _c] = connect(&[a.clone(), c.clone()], 0);
     kill(2);
     let error = to_c.status().expect("marked before the observer returns");
-    assert!(matches!(error, Error::PeerDown { rank: Some(2), .. }), "{error}");
+    assert!(
+        matches!(error, Error::PeerDown { rank: Some(2), .. }),
+        "{error}"
+    );
     assert!(error.to_string().contains("killed by the test"), "{error}");
     assert_eq!(to_c.sticky().word().status(), Ok(Status::PeerDown));
     assert!(to_b.status().is_none());
@@ -234,15 +274,20 @@ fn the_death_of_a_rank_marks_its_connections_only() {
     let begin = Instant::now();
     let pending = a.recv_memory(2, 5).unwrap();
     let error = pending.get().unwrap_err();
-    assert!(matches!(error, Error::PeerDown { rank: Some(2), .. }), "{error}");
+    assert!(
+        matches!(error, Error::PeerDown { rank: Some(2), .. }),
+        "{error}"
+    );
     assert!(to_c.flush(soon()).is_err());
     assert!(begin.elapsed() < PATIENCE);
 }
 
 #[test]
 fn connections_are_marked_without_their_communicator() {
-    let (world, kill) = Local::mortal_world(2);
-    let mut ranks = world.into_iter().map(|rank| Communicator::new(rank).unwrap());
+    let (world, kill) = Local::world(2);
+    let mut ranks = world
+        .into_iter()
+        .map(|rank| Communicator::new(rank).unwrap());
     let both: [_; 2] = std::array::from_fn(|_| ranks.next().unwrap());
     let [one, _two] = connect(&both, 0);
     drop(both);

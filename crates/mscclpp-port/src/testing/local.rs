@@ -31,12 +31,8 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    pub(crate) fn world(size: usize) -> Vec<Arc<dyn Bootstrap>> {
-        Self::mortal_world(size).0
-    }
-
-    /// A world of which ranks can be killed.
-    pub(crate) fn mortal_world(size: usize) -> (Vec<Arc<dyn Bootstrap>>, impl Fn(usize) + Send + Sync) {
+    /// A world of so many ranks, and what kills one of them.
+    pub(crate) fn world(size: usize) -> (Vec<Arc<dyn Bootstrap>>, impl Fn(usize) + Send + Sync) {
         let hub = Arc::new(Hub::default());
         let ranks = (0..size)
             .map(|rank| {

@@ -12,17 +12,19 @@ use mscclpp_device::executor::{Entry, HostKernel, LaunchDims, Running};
 use mscclpp_port::{Buffer, Device, Status};
 
 /// Longer than anything takes that works.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A kernel by name.
-pub fn kernel(name: &'static str) -> HostKernel {
+pub(crate) fn kernel(name: &'static str) -> HostKernel {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
     let library = LIBRARY.get_or_init(compile);
     // SAFETY: `kernels.cpp` defines all names that the tests ask for with MSCCLPP_KERNEL, and the
     // library stays loaded. The argument types below are the C++ ones, and the tests keep what they
     // point to until the launch has ended.
     unsafe {
-        let entry = library.get::<Entry>(name.as_bytes()).expect("a kernel of kernels.cpp");
+        let entry = library
+            .get::<Entry>(name.as_bytes())
+            .expect("a kernel of kernels.cpp");
         HostKernel::new(name, *entry)
     }
 }
@@ -33,7 +35,15 @@ fn compile() -> Library {
     let object = directory.path().join("kernels.so");
     let compiler = "g++";
     let output = Command::new(compiler)
-        .args(["-std=c++17", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"])
+        .args([
+            "-std=c++17",
+            "-O2",
+            "-shared",
+            "-fPIC",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+        ])
         .arg("-I")
         .arg(root.join("../mscclpp-device/include"))
         .arg(root.join("tests/kernels/kernels.cpp"))
@@ -48,10 +58,10 @@ fn compile() -> Library {
 }
 
 /// Words that a kernel writes, all ones at first.
-pub struct Words(Buffer, u64);
+pub(crate) struct Words(Buffer, u64);
 
 impl Words {
-    pub fn new(count: u64) -> Self {
+    pub(crate) fn new(count: u64) -> Self {
         let buffer = Buffer::new(Device::cpu(), count * 8).unwrap();
         for i in 0..count {
             buffer.store_u64(i * 8, u64::MAX).unwrap();
@@ -59,15 +69,17 @@ impl Words {
         Self(buffer, count)
     }
 
-    pub fn address(&self) -> u64 {
+    pub(crate) fn address(&self) -> u64 {
         self.0.as_ptr().expose_provenance() as u64
     }
 
-    pub fn all(&self) -> Vec<u64> {
-        (0..self.1).map(|i| self.0.load_u64(i * 8).unwrap()).collect()
+    pub(crate) fn all(&self) -> Vec<u64> {
+        (0..self.1)
+            .map(|i| self.0.load_u64(i * 8).unwrap())
+            .collect()
     }
 
-    pub fn statuses(&self) -> Vec<Option<Status>> {
+    pub(crate) fn statuses(&self) -> Vec<Option<Status>> {
         let status = |word| Status::try_from(u32::try_from(word).ok()?).ok();
         self.all().into_iter().map(status).collect()
     }
@@ -75,16 +87,16 @@ impl Words {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct PushArgs {
-    pub fifo: FifoDeviceHandle,
-    pub count: u64,
-    pub pushed: u64,
-    pub status: u64,
+pub(crate) struct PushArgs {
+    pub(crate) fifo: FifoDeviceHandle,
+    pub(crate) count: u64,
+    pub(crate) pushed: u64,
+    pub(crate) status: u64,
 }
 
 #[derive(Clone, Copy)]
 #[repr(u64)]
-pub enum Call {
+pub(crate) enum Call {
     PutWithSignal,
     Flush,
     Wait,
@@ -96,38 +108,38 @@ pub enum Call {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct CallArgs {
-    pub channel: PortChannelDeviceHandle,
-    pub call: Call,
-    pub offset: u64,
-    pub size: u64,
-    pub status: u64,
+pub(crate) struct CallArgs {
+    pub(crate) channel: PortChannelDeviceHandle,
+    pub(crate) call: Call,
+    pub(crate) offset: u64,
+    pub(crate) size: u64,
+    pub(crate) status: u64,
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct PingPongArgs {
-    pub channel: PortChannelDeviceHandle,
-    pub bytes: u64,
-    pub iterations: u64,
-    pub rank: u64,
-    pub flush: u64,
-    pub status: u64,
+pub(crate) struct PingPongArgs {
+    pub(crate) channel: PortChannelDeviceHandle,
+    pub(crate) bytes: u64,
+    pub(crate) iterations: u64,
+    pub(crate) rank: u64,
+    pub(crate) flush: u64,
+    pub(crate) status: u64,
 }
 
 /// Threads in one block.
-pub fn threads(block: u32) -> LaunchDims {
+pub(crate) fn threads(block: u32) -> LaunchDims {
     LaunchDims { grid: 1, block }
 }
 
 /// A call on its way.
-pub struct Calling {
+pub(crate) struct Calling {
     running: Running,
     status: Words,
 }
 
 /// Starts a call on some threads of a channel.
-pub fn call(
+pub(crate) fn call(
     channel: PortChannelDeviceHandle,
     call: Call,
     (offset, size): (u64, u64),
@@ -147,14 +159,14 @@ pub fn call(
 
 impl Calling {
     /// Waits, and gives what the threads' calls returned.
-    pub fn end(self) -> Vec<Status> {
+    pub(crate) fn end(self) -> Vec<Status> {
         self.running.join(PATIENCE).unwrap();
         let statuses = self.status.statuses().into_iter();
         statuses.map(|status| status.expect("a status")).collect()
     }
 
     /// Whether no thread has returned yet.
-    pub fn all_waiting(&self) -> bool {
+    pub(crate) fn all_waiting(&self) -> bool {
         self.status.all().iter().all(|word| *word == u64::MAX)
     }
 }
