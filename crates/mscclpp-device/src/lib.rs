@@ -3,3 +3,8 @@
 //! executor that runs the same headers on CPU threads.
 
 pub mod abi;
+#[cfg(feature = "host-executor")]
+pub mod executor;
+pub mod headers;
+#[cfg(feature = "nvrtc")]
+pub mod nvrtc;

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointRecord};
+use crate::env::env;
 use crate::error::{Error, Result, check_range};
 use crate::ethernet::{Arrival, EthernetTransport, Settings};
 use crate::loopback::Loopback;
@@ -23,11 +24,6 @@ use crate::memory::{
 };
 use crate::status::StickyStatus;
 use crate::transport::{Transport, TransportKind};
-
-/// How long a peer may take and acknowledge nothing before its connection is given up.
-const STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// The variable that changes it, in seconds.
-const STALL_VARIABLE: &str = "MSCCLPP_CONNECTION_TIMEOUT";
 
 /// Names a context to its peers. Random.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -68,23 +64,7 @@ impl ContextConfig {
             ip,
             rank: None,
             job_key: None,
-            stall_timeout: stall_timeout(std::env::var(STALL_VARIABLE).ok().as_deref()),
-        }
-    }
-}
-
-fn stall_timeout(variable: Option<&str>) -> Duration {
-    let Some(text) = variable else {
-        return STALL_TIMEOUT;
-    };
-    match text.trim().parse::<f64>().map(Duration::try_from_secs_f64) {
-        Ok(Ok(time)) if time >= Duration::from_millis(1) => time,
-        _ => {
-            tracing::warn!(
-                value = text,
-                "{STALL_VARIABLE} is no number of seconds; using 30"
-            );
-            STALL_TIMEOUT
+            stall_timeout: env().connection_timeout,
         }
     }
 }

@@ -8,11 +8,11 @@
 //! for room until `position < size + tail`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use mscclpp_device::abi::{AbiHeader, FifoDeviceHandle, ProxyTrigger, Status, StatusWord};
 
 use crate::error::{Error, Result};
+use crate::sync::{AtomicU64, Ordering};
 
 /// Slots of a FIFO that nobody chose another size for.
 pub const DEFAULT_FIFO_SIZE: usize = 512;
@@ -194,11 +194,12 @@ impl Fifo {
 }
 
 #[cfg(test)]
-pub(crate) mod testing {
+mod testing {
     use super::*;
 
     /// The device side's push, in Rust. For tests that need no kernel.
     impl Ring {
+        #[cfg(not(loom))]
         /// Takes a position and fills its slot if there is room; `None` if there is none now (the
         /// position is not taken then).
         pub(crate) fn try_push(&self, trigger: ProxyTrigger) -> Option<u64> {

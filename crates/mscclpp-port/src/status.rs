@@ -70,6 +70,7 @@ impl StickyStatus {
     }
 
     /// The word as kernels see it.
+    #[cfg(test)]
     pub(crate) fn word(&self) -> StatusWord {
         StatusWord::from_bits(self.word.load(Ordering::Acquire))
     }

@@ -12,6 +12,14 @@ pub(crate) use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+/// Lets other threads run.
+pub(crate) fn yield_now() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    std::thread::yield_now();
+}
+
 /// Locks, and goes on with the data if another thread panicked while it held the lock: every
 /// critical section of this crate leaves its data whole at each step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

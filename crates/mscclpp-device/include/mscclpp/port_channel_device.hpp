@@ -3,8 +3,8 @@
 #ifndef MSCCLPP_PORT_CHANNEL_DEVICE_HPP_
 #define MSCCLPP_PORT_CHANNEL_DEVICE_HPP_
 
-#include "fifo_device.hpp"
-#include "semaphore_device.hpp"
+#include <mscclpp/fifo_device.hpp>
+#include <mscclpp/semaphore_device.hpp>
 
 namespace mscclpp {
 inline namespace MSCCLPP_MODE {
@@ -102,8 +102,10 @@ struct BasePortChannelDeviceHandle {
   MSCCLPP_DEVICE_INLINE bool poll() { return semaphore_.poll(); }
 
   /// Waits for a signal of the peer and consumes it. What the peer's puts before it wrote is visible
-  /// then.
-  MSCCLPP_DEVICE_INLINE Status wait(int64_t maxSpinCount = -1) { return semaphore_.wait(maxSpinCount); }
+  /// then. Ends with Aborted when the channel's proxy has stopped and no signal is there.
+  MSCCLPP_DEVICE_INLINE Status wait(int64_t maxSpinCount = -1) {
+    return detail::waitUntil([&] { return semaphore_.poll(); }, semaphore_.status, fifo_.status, maxSpinCount);
+  }
 
   /// Whether host and device were built with the same layout.
   MSCCLPP_HOST_DEVICE_INLINE bool compatible() const {

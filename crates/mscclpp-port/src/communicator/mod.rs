@@ -201,3 +201,6 @@ impl std::fmt::Debug for Communicator {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::{FifoDeviceHandle, ProxyTrigger, Status};
 
+use crate::env::env;
 use crate::error::{Error, Result};
 use crate::fifo::{Fifo, Ring};
 use control::Control;
@@ -23,9 +24,6 @@ use worker::{Left, Worker};
 /// How much longer than its deadline a stopping thread is waited for: the handler may be in the
 /// middle of a call.
 const GRACE: Duration = Duration::from_millis(500);
-
-/// How long [`Drop`] lets a proxy drain.
-const DROP_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What a handler did with a trigger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -277,7 +275,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 impl Drop for Proxy {
     fn drop(&mut self) {
         let running = matches!(&*self.lock(), State::Running(_));
-        if running && let Err(error) = self.stop(Deadline::after(DROP_DEADLINE)) {
+        if running && let Err(error) = self.stop(Deadline::after(env().proxy_stop_timeout)) {
             tracing::warn!(%error, "a proxy was dropped before all its work was done");
         }
         self.ring.set_aborted();
@@ -293,5 +291,7 @@ impl std::fmt::Debug for Proxy {
     }
 }
 
+#[cfg(all(test, loom))]
+mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;

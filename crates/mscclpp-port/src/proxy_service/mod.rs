@@ -6,13 +6,13 @@ mod shared;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::Status;
 
 use crate::communicator::Communicator;
 use crate::connection::Connection;
+use crate::env::env;
 use crate::error::{Error, Result};
 use crate::fifo::DEFAULT_FIFO_SIZE;
 use crate::memory::RegisteredMemory;
@@ -21,9 +21,6 @@ use crate::proxy::Proxy;
 use crate::semaphore::{Host2DeviceSemaphore, Semaphore};
 use handler::Handler;
 pub(crate) use shared::{Entry, Tables};
-
-/// How long [`ProxyService::stop_proxy`] and dropping wait for what is under way.
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Declares a table index that triggers carry.
 macro_rules! table_id {
@@ -214,13 +211,13 @@ impl ProxyService {
     }
 
     /// Stops the proxy after executing what was pushed until now and finishing what is under way,
-    /// within 5 seconds; then kernels that wait return [`Status::Aborted`]. Stopping a proxy that
+    /// within 5 seconds ([`env`](crate::env)); then kernels that wait return [`Status::Aborted`]. Stopping a proxy that
     /// does not run is no error.
     ///
     /// # Errors
     /// Those of [`Proxy::stop`].
     pub fn stop_proxy(&self) -> Result<()> {
-        self.stop_proxy_by(Deadline::after(STOP_TIMEOUT))
+        self.stop_proxy_by(Deadline::after(env().proxy_stop_timeout))
     }
 
     /// As [`ProxyService::stop_proxy`], with a deadline of the caller's choice.

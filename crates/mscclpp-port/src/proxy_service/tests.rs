@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mscclpp_device::abi::{MAX_MEMORIES, MAX_SEMAPHORES, ProxyTrigger, Transfer, Trigger};
 
@@ -381,7 +381,7 @@ fn stopping_waits_for_flushes_until_its_deadline() {
     let fake = bench.fakes[0].clone();
     let helper = thread::spawn(move || {
         eventually("the flush", || fake.ops() == [Op::Flush]);
-        thread::sleep(std::time::Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
         fake.finish_flushes(1);
     });
     bench.service.stop_proxy_by(soon()).unwrap();
@@ -391,7 +391,7 @@ fn stopping_waits_for_flushes_until_its_deadline() {
     // The next one never finishes.
     bench.service.start_proxy().unwrap();
     push(&bench.service, Trigger::Flush { semaphore: 0 });
-    let deadline = Deadline::after(std::time::Duration::from_millis(50));
+    let deadline = Deadline::after(Duration::from_millis(50));
     let error = bench.service.stop_proxy_by(deadline).unwrap_err();
     assert!(
         matches!(error, Error::NotDrained { triggers: 0, .. }),
@@ -406,7 +406,7 @@ fn a_flush_that_outlived_a_stop_finishes_after_the_restart() {
     let bench = Bench::started(1);
     bench.fakes[0].finish_flushes(0);
     push(&bench.service, Trigger::Flush { semaphore: 0 });
-    let deadline = Deadline::after(std::time::Duration::from_millis(20));
+    let deadline = Deadline::after(Duration::from_millis(20));
     bench.service.stop_proxy_by(deadline).unwrap_err();
     bench.fakes[0].finish_flushes(1);
     bench.service.start_proxy().unwrap();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 //! What unit tests of this crate share: a transport that does as it is told, and patience.
 
+mod local;
+
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,6 +18,8 @@ use crate::memory::RegisteredMemory;
 use crate::semaphore::{Host2DeviceSemaphore, Semaphore, SemaphoreStub};
 use crate::status::StickyStatus;
 use crate::transport::{Progress, Transport};
+
+pub(crate) use local::Local;
 
 /// Longer than anything takes that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
