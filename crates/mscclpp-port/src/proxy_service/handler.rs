@@ -20,6 +20,8 @@ pub(super) struct Handler {
     lanes: Vec<Option<LaneState>>,
     /// Lanes with something under way.
     active: Vec<usize>,
+    /// Operations of the held trigger that are posted already.
+    steps_done: usize,
 }
 
 struct LaneState {
@@ -34,6 +36,7 @@ impl Handler {
             tables,
             lanes: Vec::new(),
             active: Vec::new(),
+            steps_done: 0,
         }
     }
 
@@ -74,6 +77,7 @@ impl ProxyHandler for Handler {
         };
         let connection = &entry.lane.connection;
         if connection.sticky().is_failed() {
+            self.steps_done = 0;
             return ProxyHandlerResult::Continue;
         }
         if !connection.link().has_room() {
@@ -85,13 +89,27 @@ impl ProxyHandler for Handler {
             self.active.push(entry.lane.index);
         }
         let result = match trigger {
-            Ok(trigger) => execute(&self.tables, entry, &mut state.flushes, trigger, position)
-                .map_err(|cause| cause.of_trigger(trigger, position)),
+            Ok(trigger) => {
+                let done = &mut self.steps_done;
+                execute(
+                    &self.tables,
+                    entry,
+                    &mut state.flushes,
+                    trigger,
+                    position,
+                    done,
+                )
+                .map_err(|cause| cause.of_trigger(trigger, position))
+            }
             Err(cause) => Err(Error::BadTrigger { position, cause }),
         };
-        if let Err(error) = result {
-            entry.lane.connection.fail(error);
+        match result {
+            Ok(Posted::All) => {}
+            // Others that post on the connection took the room.
+            Ok(Posted::NotAll) => return ProxyHandlerResult::Hold,
+            Err(error) => entry.lane.connection.fail(error),
         }
+        self.steps_done = 0;
         ProxyHandlerResult::Continue
     }
 
@@ -151,44 +169,68 @@ fn lane_state<'a>(lanes: &'a mut Vec<Option<LaneState>>, lane: &Arc<Lane>) -> &'
     })
 }
 
-/// Posts what a trigger asks for: always write, signal, flush, in this order.
+/// Whether all of a trigger's operations have been posted.
+enum Posted {
+    All,
+    NotAll,
+}
+
+/// One operation of a trigger.
+enum Step {
+    Write(Transfer),
+    Signal,
+    Flush,
+    Accumulate(u32, u64, i64),
+}
+
+/// Posts what a trigger asks for (always write, signal, flush, in this order) but for the first
+/// `done` operations, which were posted when the trigger was offered before.
 fn execute(
     tables: &Tables,
     entry: &Entry,
     flushes: &mut PendingFlushes,
     trigger: Trigger,
     position: u64,
-) -> Result<()> {
-    let link = entry.lane.connection.link();
-    let write = |transfer: Transfer| {
-        let dst = tables.memory(transfer.dst)?;
-        let src = tables.memory(transfer.src)?;
-        link.write(
-            dst,
-            transfer.dst_offset,
-            src,
-            transfer.src_offset,
-            transfer.size,
-        )
-    };
-    let signal = || link.signal(entry.semaphore.remote(), 0);
-    let mut flush = || {
-        link.request_flush()
-            .map(|ticket| flushes.push(position, ticket))
-    };
-    match trigger {
-        Trigger::Put { transfer, .. } => write(transfer),
-        Trigger::Signal { .. } => signal(),
-        Trigger::PutWithSignal { transfer, .. } => write(transfer).and_then(|()| signal()),
-        Trigger::Flush { .. } => flush(),
+    done: &mut usize,
+) -> Result<Posted> {
+    let steps: &[Step] = match trigger {
+        Trigger::Put { transfer, .. } => &[Step::Write(transfer)],
+        Trigger::Signal { .. } => &[Step::Signal],
+        Trigger::PutWithSignal { transfer, .. } => &[Step::Write(transfer), Step::Signal],
+        Trigger::Flush { .. } => &[Step::Flush],
         Trigger::Accumulate {
             dst,
             dst_offset,
             operand,
             ..
-        } => link.accumulate(tables.memory(dst)?, dst_offset, operand),
-        Trigger::PutWithSignalAndFlush { transfer, .. } => write(transfer)
-            .and_then(|()| signal())
-            .and_then(|()| flush()),
+        } => &[Step::Accumulate(dst, dst_offset, operand)],
+        Trigger::PutWithSignalAndFlush { transfer, .. } => {
+            &[Step::Write(transfer), Step::Signal, Step::Flush]
+        }
+    };
+    let link = entry.lane.connection.link();
+    for step in &steps[*done..] {
+        let posted = match *step {
+            Step::Write(at) => link.write(
+                tables.memory(at.dst)?,
+                at.dst_offset,
+                tables.memory(at.src)?,
+                at.src_offset,
+                at.size,
+            ),
+            Step::Signal => link.signal(entry.semaphore.remote(), 0),
+            Step::Flush => link
+                .request_flush()
+                .map(|ticket| flushes.push(position, ticket)),
+            Step::Accumulate(dst, offset, operand) => {
+                link.accumulate(tables.memory(dst)?, offset, operand)
+            }
+        };
+        match posted {
+            Ok(()) => *done += 1,
+            Err(Error::QueueFull { .. }) => return Ok(Posted::NotAll),
+            Err(error) => return Err(error),
+        }
     }
+    Ok(Posted::All)
 }

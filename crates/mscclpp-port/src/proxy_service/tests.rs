@@ -361,6 +361,37 @@ fn a_full_connection_holds_its_trigger_while_flushes_of_others_finish() {
 }
 
 #[test]
+fn a_trigger_whose_room_others_take_goes_on_where_it_stopped() {
+    let bench = Bench::new(1);
+    bench.fakes[0].set_room(1);
+    for offset in [0, 8] {
+        push(
+            &bench.service,
+            Trigger::PutWithSignalAndFlush {
+                transfer: transfer(0, 0, offset, 8),
+                semaphore: 0,
+            },
+        );
+    }
+    bench.service.start_proxy().unwrap();
+    let mut expected = vec![];
+    for op in [
+        write(0, 8),
+        Op::Signal,
+        Op::Flush,
+        write(8, 8),
+        Op::Signal,
+        Op::Flush,
+    ] {
+        expected.push(op);
+        eventually("one more operation", || bench.fakes[0].ops() == expected);
+        bench.fakes[0].set_room(1);
+    }
+    eventually("both flushes", || bench.flushed(0) == 2);
+    assert!(bench.connections[0].status().is_none());
+}
+
+#[test]
 fn a_held_trigger_goes_on_when_its_connection_fails() {
     let bench = Bench::started(2);
     bench.fakes[0].set_full(true);

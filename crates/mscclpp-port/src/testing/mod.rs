@@ -56,6 +56,8 @@ struct State {
     /// Highest ticket that may be finished; without, all.
     flush_limit: Option<u64>,
     full: bool,
+    /// Posts that still have room, although `full` is false.
+    room: Option<usize>,
     write_errors: VecDeque<Error>,
     progress_error: Option<Error>,
 }
@@ -87,6 +89,12 @@ impl Fake {
         self.lock().full = full;
     }
 
+    /// Room for so many posts, and then none although it looks as if there was: as if another
+    /// thread had taken it.
+    pub(crate) fn set_room(&self, posts: usize) {
+        self.lock().room = Some(posts);
+    }
+
     /// The next write fails.
     pub(crate) fn fail_write(&self, error: Error) {
         self.lock().write_errors.push_back(error);
@@ -103,7 +111,14 @@ impl Fake {
 
     fn record(&self, op: Op) -> Result<()> {
         self.status.check()?;
-        self.lock().ops.push(op);
+        let mut state = self.lock();
+        if let Some(room) = &mut state.room {
+            *room = room.checked_sub(1).ok_or(Error::QueueFull {
+                rank: None,
+                limit: 0,
+            })?;
+        }
+        state.ops.push(op);
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mscclpp_port::{Error, Status};
 
-use crate::pair::{End, pair};
+use crate::pair::{End, pair, soon};
 use crate::support::{Call, call};
 
 /// What one rank owns, piece by piece.
@@ -42,6 +42,8 @@ fn pieces(end: End) -> [Option<Box<dyn Any>>; 8] {
 /// Drops one rank's things in an order while the other rank's host and kernel post to it.
 fn drop_in_order(order: &[usize]) {
     let [victim, peer] = pair(1 << 16);
+    // A connection that never came about would be tried until the deadline of connecting.
+    peer.connection.wait_connected(soon()).unwrap();
     let kernel = call(peer.handle(), Call::PutForever, (0, 4096), 1);
     let (posts, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let names: Vec<_> = order.iter().map(|index| PIECES[*index]).collect();
