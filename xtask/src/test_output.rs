@@ -37,6 +37,8 @@ pub enum Shown {
     Yes,
     /// Do not: it is noise, or the output of a test that passed.
     No,
+    /// A binary starts: print which, and the line.
+    Start,
     /// A binary is done: print the line and how far the run is.
     Progress,
 }
@@ -113,6 +115,11 @@ impl TestOutput {
     /// What could not run, and why.
     pub fn skips(&self) -> &[Skip] {
         &self.skips
+    }
+
+    /// The binary that runs.
+    pub fn binary(&self) -> &str {
+        &self.binary
     }
 
     /// Binaries (and sets of doc tests) that had tests to run.
@@ -210,7 +217,7 @@ impl TestOutput {
             skipped: BTreeSet::new(),
             unwanted: BTreeSet::new(),
         });
-        Shown::Yes
+        Shown::Start
     }
 
     fn test_line(&mut self, line: &str) -> Shown {
