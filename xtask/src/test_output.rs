@@ -226,7 +226,9 @@ impl TestOutput {
         };
         let parts = line
             .strip_prefix("test ")
-            .and_then(|rest| rest.rsplit_once(" ... "));
+            .and_then(|rest| rest.rsplit_once(" ... "))
+            // libtest-mimic pads names.
+            .map(|(name, outcome)| (name.trim_end(), outcome));
         match parts {
             Some((_, outcome)) if outcome.starts_with("ok") => run.passed += 1,
             Some((name, outcome)) if outcome.starts_with("FAILED") => {
@@ -306,9 +308,10 @@ fn running(line: &str) -> Option<u64> {
     matches!(word, "test" | "tests").then(|| number.parse().ok())?
 }
 
-/// `---- name stdout ----`
+/// `---- name stdout ----`, or without `stdout` from libtest-mimic.
 fn speaker(line: &str) -> Option<&str> {
-    line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
+    let name = line.strip_prefix("---- ")?.strip_suffix(" ----")?;
+    Some(name.strip_suffix(" stdout").unwrap_or(name))
 }
 
 struct Counts {
