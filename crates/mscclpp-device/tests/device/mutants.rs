@@ -190,6 +190,14 @@ mutants! {
         "atomicFetchAdd<unsigned int, scopeDevice>(count, 1U, memoryOrderRelease);"
         => "atomicFetchAdd<unsigned int, scopeBlock>(count, 1U, memoryOrderRelease);",
         "grid", grid::weak_rounds;
+    barrier_releases_to_its_block_only_in_the_trace: "concurrency_device.hpp",
+        "atomicFetchAdd<unsigned int, scopeDevice>(count, 1U, memoryOrderRelease);"
+        => "atomicFetchAdd<unsigned int, scopeBlock>(count, 1U, memoryOrderRelease);",
+        "grid", grid::traced_round;
+    barrier_does_not_acquire: "concurrency_device.hpp",
+        "atomicLoad<unsigned int, scopeDevice>(count, memoryOrderAcquire) == all"
+        => "atomicLoad<unsigned int, scopeDevice>(count, memoryOrderRelaxed) == all",
+        "grid", grid::traced_round;
     barrier_counter_not_reset: "concurrency_device.hpp",
         "atomicStore<unsigned int, scopeDevice>(&count_[(now + 1) % NumCounters], 0U, memoryOrderRelaxed);" => ";",
         "grid", grid::weak_rounds;
