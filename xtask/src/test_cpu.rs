@@ -40,7 +40,7 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
     let workspace = Workspace::load()?;
     let started = Instant::now();
     let mut progress = Progress {
-        output: TestOutput::default(),
+        output: TestOutput::requiring(&required()),
         started,
         deadline: started + options.timeout,
         interrupt,
@@ -51,6 +51,7 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
     let mut command = workspace.cargo();
     command
         .args(["test", "--workspace", "--no-fail-fast", "--color", "never"])
+        .args(workspace.test_features())
         .args(["--", "--show-output", "--color", "never"]);
     // After the second `--` a filter may begin with a dash.
     command.args(filter.map(|filter| ["--", filter]).into_iter().flatten());
@@ -75,6 +76,17 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
         }
     }
     conclude(&progress.output, filter)
+}
+
+/// What must be there, by the environment: CI says what it has installed, and
+/// a test that is skipped all the same has failed.
+fn required() -> Vec<String> {
+    let list = std::env::var("MSCCLPP_CI_REQUIRE").unwrap_or_default();
+    let words = list
+        .split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty());
+    words.map(str::to_owned).collect()
 }
 
 fn heading(text: &str) {
@@ -108,6 +120,10 @@ fn show(output: &mut TestOutput, line: &Line, started: Instant) -> io::Result<()
     match output.line(&text) {
         Shown::No => return Ok(()),
         Shown::Yes => write_line(Stream::Out, "", &line.bytes)?,
+        Shown::Start => {
+            let prefix = format!("-- {}: ", output.binary());
+            write_line(Stream::Out, &prefix, &line.bytes)?;
+        }
         Shown::Progress => {
             write_line(Stream::Out, "", &line.bytes)?;
             let note = format!(
@@ -136,7 +152,7 @@ fn conclude(output: &TestOutput, filter: Option<&str>) -> Result<Tally> {
             bail!("no test's name holds {filter:?}");
         }
         let binaries = output.binaries();
-        println!("{filter:?} matched {matched} tests in {binaries} binaries");
+        println!("{filter:?} matched {matched} of the tests, in test binaries: {binaries}");
     }
     println!("{tally}");
     Ok(tally)

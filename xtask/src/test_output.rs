@@ -37,6 +37,8 @@ pub enum Shown {
     Yes,
     /// Do not: it is noise, or the output of a test that passed.
     No,
+    /// A binary starts: print which, and the line.
+    Start,
     /// A binary is done: print the line and how far the run is.
     Progress,
 }
@@ -58,6 +60,22 @@ struct Run {
     passed: u64,
     failed: BTreeSet<String>,
     skipped: BTreeSet<String>,
+    /// Skipped, but for want of something that must be there.
+    unwanted: BTreeSet<String>,
+}
+
+impl Run {
+    /// The counts, of which the test harness says that `passed` were ok.
+    fn tally(&self, passed: u64, failed: u64, ignored: u64) -> Tally {
+        let count = |set: &BTreeSet<String>| u64::try_from(set.len()).unwrap_or(u64::MAX);
+        let skipped = count(&self.skipped).min(passed);
+        let unwanted = count(&self.unwanted).min(passed - skipped);
+        Tally {
+            passed: passed - skipped - unwanted,
+            failed: failed.saturating_add(unwanted),
+            skipped: skipped.saturating_add(ignored),
+        }
+    }
 }
 
 /// Everything read so far.
@@ -71,9 +89,19 @@ pub struct TestOutput {
     binaries: u64,
     binary: String,
     run: Option<Run>,
+    required: Vec<String>,
 }
 
 impl TestOutput {
+    /// Nothing read yet. A skip whose name or reason holds one of the words in
+    /// `required`, in capitals or not, is a failure.
+    pub fn requiring(required: &[String]) -> Self {
+        Self {
+            required: required.iter().map(|word| word.to_lowercase()).collect(),
+            ..Self::default()
+        }
+    }
+
     /// Counts of the binaries that are done.
     pub fn tally(&self) -> Tally {
         self.tally
@@ -87,6 +115,11 @@ impl TestOutput {
     /// What could not run, and why.
     pub fn skips(&self) -> &[Skip] {
         &self.skips
+    }
+
+    /// The binary that runs.
+    pub fn binary(&self) -> &str {
+        &self.binary
     }
 
     /// Binaries (and sets of doc tests) that had tests to run.
@@ -129,12 +162,11 @@ impl TestOutput {
             return self.open(tests);
         }
         let Some(run) = &mut self.run else {
-            // Between binaries: what cargo says.
-            return if line.trim().is_empty() || line.starts_with("test result: ok. 0 passed; 0") {
-                Shown::No
-            } else {
-                Shown::Yes
-            };
+            // Between binaries: what cargo says, and binaries without tests.
+            let noise = line.trim().is_empty()
+                || line == "successes:"
+                || line.starts_with("test result: ok. 0 passed; 0");
+            return if noise { Shown::No } else { Shown::Yes };
         };
         if let Some(counts) = result(line) {
             return self.close(counts);
@@ -151,7 +183,15 @@ impl TestOutput {
             && let Some(skip) = Skip::parse(line)
         {
             let test = run.speaker.clone().unwrap_or_else(|| skip.name.clone());
-            if run.skipped.insert(test) {
+            let text = format!("{} {}", skip.name, skip.reason).to_lowercase();
+            if self.required.iter().any(|word| text.contains(word)) {
+                run.skipped.remove(&test);
+                if run.unwanted.insert(test) {
+                    let Skip { name, reason } = skip;
+                    self.failures
+                        .push(format!("{name}: skipped, but required: {reason}"));
+                }
+            } else if !run.unwanted.contains(&test) && run.skipped.insert(test) {
                 self.skips.push(skip);
             }
             return Shown::Yes;
@@ -175,8 +215,9 @@ impl TestOutput {
             passed: 0,
             failed: BTreeSet::new(),
             skipped: BTreeSet::new(),
+            unwanted: BTreeSet::new(),
         });
-        Shown::Yes
+        Shown::Start
     }
 
     fn test_line(&mut self, line: &str) -> Shown {
@@ -185,7 +226,9 @@ impl TestOutput {
         };
         let parts = line
             .strip_prefix("test ")
-            .and_then(|rest| rest.rsplit_once(" ... "));
+            .and_then(|rest| rest.rsplit_once(" ... "))
+            // libtest-mimic pads names.
+            .map(|(name, outcome)| (name.trim_end(), outcome));
         match parts {
             Some((_, outcome)) if outcome.starts_with("ok") => run.passed += 1,
             Some((name, outcome)) if outcome.starts_with("FAILED") => {
@@ -215,13 +258,7 @@ impl TestOutput {
         let Some(run) = self.run.take() else {
             return Shown::Yes;
         };
-        let skipped = u64::try_from(run.skipped.len()).unwrap_or(u64::MAX);
-        let skipped = skipped.min(counts.passed);
-        self.tally += Tally {
-            passed: counts.passed - skipped,
-            failed: counts.failed,
-            skipped: skipped + counts.ignored,
-        };
+        self.tally += run.tally(counts.passed, counts.failed, counts.ignored);
         let mut named = 0;
         for name in &run.failed {
             self.failures.push(format!("{}: {name}", self.binary));
@@ -240,13 +277,8 @@ impl TestOutput {
         let Some(run) = self.run.take() else {
             return;
         };
-        let skipped = u64::try_from(run.skipped.len()).unwrap_or(u64::MAX);
-        let skipped = skipped.min(run.passed);
-        self.tally += Tally {
-            passed: run.passed - skipped,
-            failed: u64::try_from(run.failed.len()).unwrap_or(u64::MAX),
-            skipped,
-        };
+        let failed = u64::try_from(run.failed.len()).unwrap_or(u64::MAX);
+        self.tally += run.tally(run.passed, failed, 0);
         for name in &run.failed {
             self.failures.push(format!("{}: {name}", self.binary));
         }
@@ -276,9 +308,10 @@ fn running(line: &str) -> Option<u64> {
     matches!(word, "test" | "tests").then(|| number.parse().ok())?
 }
 
-/// `---- name stdout ----`
+/// `---- name stdout ----`, or without `stdout` from libtest-mimic.
 fn speaker(line: &str) -> Option<&str> {
-    line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
+    let name = line.strip_prefix("---- ")?.strip_suffix(" ----")?;
+    Some(name.strip_suffix(" stdout").unwrap_or(name))
 }
 
 struct Counts {

@@ -35,6 +35,10 @@ test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 4 filtered out; fini
 
 running 0 tests
 
+successes:
+
+successes:
+
 test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 1 filtered out; finished in 0.00s
 
    Doc-tests mlx5_queue
@@ -57,6 +61,20 @@ fn a_skip_is_taken_out_of_the_passes_once_a_test() {
 }
 
 #[test]
+fn a_skip_for_want_of_what_must_be_there_is_a_failure() {
+    let mut output = TestOutput::requiring(&["Clang".into(), "nvrtc".into()]);
+    for line in TWO_BINARIES.lines() {
+        output.line(line);
+    }
+    output.finish(None);
+    assert_eq!(output.tally().to_string(), "2 passed, 1 failed, 1 skipped");
+    assert_eq!(
+        output.failures(),
+        ["needs_clang: skipped, but required: no clang++ on the search path"]
+    );
+}
+
+#[test]
 fn the_output_of_passed_tests_is_hidden_but_skips_are_shown() {
     let mut output = TestOutput::default();
     let shown: Vec<&str> = TWO_BINARIES
@@ -67,6 +85,7 @@ fn the_output_of_passed_tests_is_hidden_but_skips_are_shown() {
     assert!(shown.contains(&"test wqe::needs_clang ... ok"));
     assert!(!shown.contains(&"---- wqe::needs_clang stdout ----"));
     assert!(!shown.contains(&"running 0 tests"));
+    assert!(!shown.contains(&"successes:"));
 }
 
 #[test]
@@ -128,6 +147,36 @@ fn a_build_that_fails_is_a_failure() {
     let mut output = read("error[E0432]: unresolved import `loom`\n");
     output.finish(Some("cargo test: exit status: 101".into()));
     assert_eq!(output.tally().to_string(), "0 passed, 1 failed, 0 skipped");
+}
+
+#[test]
+fn padded_names_of_other_harnesses_are_read() {
+    let text = "
+     Running tests/compile/main.rs (target/debug/deps/compile-00)
+
+running 3 tests
+SKIP alone_with_clang++: there is no clang++
+test alone_with_clang++ ... ok
+test signatures         ... FAILED
+test alone_with_g++     ... ok
+
+failures:
+
+---- signatures ----
+SKIP no: a failure
+
+failures:
+    signatures
+
+test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 3.59s
+";
+    let mut output = read(text);
+    output.finish(None);
+    assert_eq!(output.tally().to_string(), "1 passed, 1 failed, 1 skipped");
+    assert_eq!(
+        output.failures(),
+        ["compile (tests/compile/main.rs): signatures"]
+    );
 }
 
 #[test]

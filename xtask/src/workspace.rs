@@ -15,6 +15,10 @@ use crate::supervise::{Ending, Interrupt, Limits, Member, OnLine, Stream, superv
 /// The package of the conformance suite and the benchmark.
 pub const SUITE: &str = "mscclpp-conformance";
 
+/// Features that are off by default and on for tests and checks, wherever a
+/// member has them. None of them needs anything installed.
+const TEST_FEATURES: [&str; 2] = ["host-executor", "nvrtc"];
+
 /// A member of the workspace.
 #[derive(Clone, Debug)]
 pub struct Package {
@@ -22,6 +26,8 @@ pub struct Package {
     pub name: String,
     /// The directory of its manifest.
     pub directory: PathBuf,
+    /// Its features.
+    pub features: Vec<String>,
 }
 
 /// The workspace that the current directory belongs to.
@@ -53,6 +59,7 @@ impl Workspace {
                 Some(Package {
                     name: package.name.to_string(),
                     directory: package.manifest_path.parent()?.into(),
+                    features: package.features.keys().cloned().collect(),
                 })
             })
             .collect();
@@ -69,6 +76,23 @@ impl Workspace {
         let mut command = Command::new(program);
         command.current_dir(&self.root);
         command
+    }
+
+    /// Arguments for cargo that turn on the features that tests want.
+    pub fn test_features(&self) -> Vec<String> {
+        let wanted = |feature: &&String| TEST_FEATURES.contains(&feature.as_str());
+        let names: Vec<String> = self
+            .packages
+            .iter()
+            .flat_map(|package| {
+                let features = package.features.iter().filter(wanted);
+                features.map(|feature| format!("{}/{feature}", package.name))
+            })
+            .collect();
+        if names.is_empty() {
+            return Vec::new();
+        }
+        vec!["--features".to_owned(), names.join(",")]
     }
 
     /// Runs `cargo ARGS` that builds one executable, and returns its path.

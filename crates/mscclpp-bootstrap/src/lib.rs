@@ -2,6 +2,7 @@
 //! Ranks find each other and agree: rendezvous, messages, collectives.
 #![forbid(unsafe_code)]
 
+mod address;
 mod background;
 mod bootstrap;
 mod collectives;
@@ -9,10 +10,13 @@ mod deadline;
 mod error;
 mod failure;
 pub mod host;
+pub mod interface;
+pub mod launcher;
 pub mod link;
 pub mod message;
 mod secret;
 mod socket;
+mod sync;
 mod tag;
 mod tcp;
 mod unique_id;
@@ -24,4 +28,5 @@ pub use error::BootstrapError;
 pub use failure::{FailureKind, FailureObserver, PeerFailure};
 pub use secret::{JobKey, Secret};
 pub use tag::Tag;
+pub use tcp::TcpBootstrap;
 pub use unique_id::UniqueId;

@@ -5,3 +5,6 @@
 pub mod abi;
 #[cfg(feature = "host-executor")]
 pub mod executor;
+pub mod headers;
+#[cfg(feature = "nvrtc")]
+pub mod nvrtc;

@@ -149,6 +149,11 @@ impl Context {
         &self.inner.table
     }
 
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn table_arc(&self) -> Arc<RegistrationTable> {
+        Arc::clone(&self.inner.table)
+    }
+
     /// The rank, where the context has one.
     #[must_use]
     pub fn rank(&self) -> Option<usize> {

@@ -3,7 +3,7 @@
 #ifndef MSCCLPP_ATOMIC_DEVICE_HPP_
 #define MSCCLPP_ATOMIC_DEVICE_HPP_
 
-#include "memory_device.hpp"
+#include <mscclpp/memory_device.hpp>
 
 namespace mscclpp {
 inline namespace MSCCLPP_MODE {

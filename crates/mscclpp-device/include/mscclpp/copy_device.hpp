@@ -3,7 +3,7 @@
 #ifndef MSCCLPP_COPY_DEVICE_HPP_
 #define MSCCLPP_COPY_DEVICE_HPP_
 
-#include "packet_device.hpp"
+#include <mscclpp/packet_device.hpp>
 
 namespace mscclpp {
 inline namespace MSCCLPP_MODE {

@@ -11,7 +11,7 @@
 #ifndef MSCCLPP_DEVICE_HPP_
 #define MSCCLPP_DEVICE_HPP_
 
-#include "cstdint_device.hpp"
+#include <mscclpp/cstdint_device.hpp>
 
 #define MSCCLPP_DEVICE_COMPILE
 
@@ -35,7 +35,7 @@
 #define MSCCLPP_DEVICE_INLINE inline
 #define MSCCLPP_HOST_DEVICE_INLINE inline
 
-#include "host_device.hpp"
+#include <mscclpp/host_device.hpp>
 
 #endif
 

@@ -3,10 +3,10 @@
 #ifndef MSCCLPP_FIFO_DEVICE_HPP_
 #define MSCCLPP_FIFO_DEVICE_HPP_
 
-#include "atomic_device.hpp"
-#include "status.hpp"
-#include "trigger.hpp"
-#include "wait_device.hpp"
+#include <mscclpp/atomic_device.hpp>
+#include <mscclpp/status.hpp>
+#include <mscclpp/trigger.hpp>
+#include <mscclpp/wait_device.hpp>
 
 namespace mscclpp {
 inline namespace MSCCLPP_MODE {

@@ -4,7 +4,7 @@
 #ifndef MSCCLPP_HOST_DEVICE_HPP_
 #define MSCCLPP_HOST_DEVICE_HPP_
 
-#include "cstdint_device.hpp"
+#include <mscclpp/cstdint_device.hpp>
 
 #define __host__
 #define __device__

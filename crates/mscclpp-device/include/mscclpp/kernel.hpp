@@ -13,7 +13,7 @@
 #ifndef MSCCLPP_KERNEL_HPP_
 #define MSCCLPP_KERNEL_HPP_
 
-#include "device.hpp"
+#include <mscclpp/device.hpp>
 
 #if defined(MSCCLPP_DEVICE_CUDA)
 

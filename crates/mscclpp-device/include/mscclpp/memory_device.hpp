@@ -6,7 +6,7 @@
 #ifndef MSCCLPP_MEMORY_DEVICE_HPP_
 #define MSCCLPP_MEMORY_DEVICE_HPP_
 
-#include "device.hpp"
+#include <mscclpp/device.hpp>
 
 namespace mscclpp {
 inline namespace MSCCLPP_MODE {
@@ -31,9 +31,9 @@ enum MemoryScope : int {
 }  // namespace mscclpp
 
 #if defined(MSCCLPP_DEVICE_CUDA)
-#include "memory_cuda.hpp"
+#include <mscclpp/memory_cuda.hpp>
 #else
-#include "memory_host.hpp"
+#include <mscclpp/memory_host.hpp>
 #endif
 
 #endif  // MSCCLPP_MEMORY_DEVICE_HPP_

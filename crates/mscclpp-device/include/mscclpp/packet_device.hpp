@@ -4,9 +4,9 @@
 #ifndef MSCCLPP_PACKET_DEVICE_HPP_
 #define MSCCLPP_PACKET_DEVICE_HPP_
 
-#include "memory_device.hpp"
-#include "status.hpp"
-#include "wait_device.hpp"
+#include <mscclpp/memory_device.hpp>
+#include <mscclpp/status.hpp>
+#include <mscclpp/wait_device.hpp>
 
 namespace mscclpp {
 inline namespace MSCCLPP_MODE {

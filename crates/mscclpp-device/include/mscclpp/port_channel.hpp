@@ -4,7 +4,7 @@
 #ifndef MSCCLPP_PORT_CHANNEL_HPP_
 #define MSCCLPP_PORT_CHANNEL_HPP_
 
-#include "port_channel_device.hpp"
+#include <mscclpp/port_channel_device.hpp>
 
 namespace mscclpp {
 inline namespace MSCCLPP_MODE {

@@ -3,9 +3,9 @@
 #ifndef MSCCLPP_SEMAPHORE_DEVICE_HPP_
 #define MSCCLPP_SEMAPHORE_DEVICE_HPP_
 
-#include "atomic_device.hpp"
-#include "status.hpp"
-#include "wait_device.hpp"
+#include <mscclpp/atomic_device.hpp>
+#include <mscclpp/status.hpp>
+#include <mscclpp/wait_device.hpp>
 
 namespace mscclpp {
 inline namespace MSCCLPP_MODE {

@@ -3,7 +3,7 @@
 #ifndef MSCCLPP_STATUS_HPP_
 #define MSCCLPP_STATUS_HPP_
 
-#include "device.hpp"
+#include <mscclpp/device.hpp>
 
 namespace mscclpp {
 

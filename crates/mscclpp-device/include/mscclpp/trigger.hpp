@@ -3,7 +3,7 @@
 #ifndef MSCCLPP_TRIGGER_HPP_
 #define MSCCLPP_TRIGGER_HPP_
 
-#include "device.hpp"
+#include <mscclpp/device.hpp>
 
 namespace mscclpp {
 inline namespace MSCCLPP_MODE {

@@ -3,8 +3,8 @@
 #ifndef MSCCLPP_WAIT_DEVICE_HPP_
 #define MSCCLPP_WAIT_DEVICE_HPP_
 
-#include "memory_device.hpp"
-#include "status.hpp"
+#include <mscclpp/memory_device.hpp>
+#include <mscclpp/status.hpp>
 
 namespace mscclpp {
 inline namespace MSCCLPP_MODE {

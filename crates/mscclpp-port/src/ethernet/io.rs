@@ -21,7 +21,7 @@ use crate::refusal::Refused;
 
 /// Looks at the socket before the thread starts to yield, and before it parks. A look is a system
 /// call of a fraction of a microsecond; waking a parked thread can take tens of them.
-const SPINS: u32 = 50;
+const SPINS: u32 = 1;
 const YIELDS: u32 = 150;
 
 /// Runs until the connection is over.
@@ -35,7 +35,7 @@ pub(super) fn run(shared: &Shared, arrival: Wait) {
 
 /// Waits for the stream.
 fn connect(shared: &Shared, arrival: Wait) -> Option<&Socket> {
-    let given_up = || shared.closing.load(SeqCst) || shared.status.is_failed();
+    let given_up = || shared.given_up.load(SeqCst) || shared.status.is_failed();
     let socket = arrival(&given_up).and_then(|stream| {
         Socket::new(stream, shared.stall_timeout)
             .map_err(|source| Error::io("set a connection's socket up", source))

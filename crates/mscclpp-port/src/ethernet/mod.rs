@@ -24,7 +24,7 @@ mod io;
 mod receiver;
 mod sender;
 mod socket;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::net::Shutdown;
@@ -88,7 +88,10 @@ struct Shared {
     wake: Event,
     /// Wakes who waits for a flush or for room.
     event: Event,
+    /// The owner is gone: send what is queued and say goodbye.
     closing: AtomicBool,
+    /// The owner has waited long enough.
+    given_up: AtomicBool,
     done: Mutex<bool>,
     done_changed: Condvar,
 }
@@ -108,6 +111,7 @@ impl EthernetTransport {
             wake: event()?,
             event: event()?,
             closing: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
             done: Mutex::new(false),
             done_changed: Condvar::new(),
         });
@@ -301,15 +305,18 @@ impl Drop for EthernetTransport {
         self.shared.sender.finish();
         self.shared.closing.store(true, SeqCst);
         self.shared.wake.ring();
-        (self.cancel)();
         let rank = self.shared.rank;
         let started = Instant::now();
-        if !self.shared.wait_done(LINGER * 3) {
-            self.shared.shut_down();
+        if !self.shared.wait_done(LINGER) {
+            self.shared.given_up.store(true, SeqCst);
+            (self.cancel)();
             if !self.shared.wait_done(LINGER) {
-                let waited = started.elapsed();
-                tracing::warn!(?rank, ?waited, "a connection's I/O thread does not end");
-                return;
+                self.shared.shut_down();
+                if !self.shared.wait_done(LINGER) {
+                    let waited = started.elapsed();
+                    tracing::warn!(?rank, ?waited, "a connection's I/O thread does not end");
+                    return;
+                }
             }
         }
         if let Some(thread) = self.thread.take()

@@ -6,6 +6,9 @@ use super::*;
 
 const SEEDS: u64 = 300;
 
+/// Words and values in the order in which they reached memory.
+type Arrivals = Arc<Mutex<Vec<(usize, u64)>>>;
+
 /// Memory of four words and threads on it.
 struct Bench {
     memory: Arc<[AtomicU64; 4]>,
@@ -21,8 +24,8 @@ impl Bench {
         }
     }
 
-    /// A bench and the list of (word, value) in the order in which they reach memory.
-    fn observed(seed: u64) -> (Self, Arc<Mutex<Vec<(usize, u64)>>>) {
+    /// A bench, and what reaches its memory.
+    fn observed(seed: u64) -> (Self, Arrivals) {
         let memory: Arc<[AtomicU64; 4]> = Arc::default();
         let order = Arc::new(Mutex::new(Vec::new()));
         let (base, log) = (memory.as_ptr().expose_provenance(), order.clone());
