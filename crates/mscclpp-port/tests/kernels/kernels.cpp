@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Kernels of this crate's own tests.
+#include <time.h>
+
 #include <mscclpp/kernel.hpp>
 #include <mscclpp/port_channel_device.hpp>
 
@@ -79,16 +81,26 @@ struct PingPongArgs {
   uint64_t rank;
   uint64_t flush;
   uint64_t* status;
+  // Nanoseconds of each iteration.
+  uint64_t* times;
 };
+
+static uint64_t nanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
 
 MSCCLPP_KERNEL(port_ping_pong, PingPongArgs) {
   mscclpp::PortChannelDeviceHandle channel = args.channel;
   mscclpp::Status status = mscclpp::Status::Ok;
   for (uint64_t i = 0; i < args.iterations && status == mscclpp::Status::Ok; ++i) {
+    const uint64_t begin = nanoseconds();
     if (args.rank == 1) status = channel.wait();
     if (status == mscclpp::Status::Ok) status = channel.putWithSignal(0, args.bytes);
     if (status == mscclpp::Status::Ok && args.rank == 0) status = channel.wait();
     if (status == mscclpp::Status::Ok && args.flush != 0) status = channel.flush();
+    args.times[i] = nanoseconds() - begin;
   }
   args.status[0] = static_cast<uint64_t>(status);
 }

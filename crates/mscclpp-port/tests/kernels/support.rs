@@ -125,6 +125,7 @@ pub(crate) struct PingPongArgs {
     pub(crate) rank: u64,
     pub(crate) flush: u64,
     pub(crate) status: u64,
+    pub(crate) times: u64,
 }
 
 /// Threads in one block.
