@@ -1,3 +1,19 @@
 // SPDX-License-Identifier: MIT
 //! The project's tasks: `cargo xtask --help`.
-fn main() {}
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use xtask::cli::Cli;
+use xtask::supervise::Interrupt;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match Interrupt::install() {
+        Ok(interrupt) => cli.run(&interrupt),
+        Err(error) => {
+            eprintln!("error: cannot catch signals: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,2 +1,215 @@
 // SPDX-License-Identifier: MIT
-//! GPU-to-GPU one-sided channels: memory, semaphores, FIFO, proxy, port channels.
+//! GPU-to-GPU one-sided channels, with the PortChannel API of MSCCL++: a kernel calls `put`,
+//! `signal`, `wait` and `flush`; a host thread, the proxy, carries them out over a transport. This
+//! build runs kernels on CPU threads and has the Ethernet transport.
+//!
+//! # The way of one put
+//!
+//! ```text
+//!  rank 0                                        │ rank 1
+//!  kernel: channel.putWithSignal(offset, size)   │ kernel: channel.wait()
+//!    │ 16-byte trigger, released to the host     │   ▲ token > expected
+//!    ▼                                           │   │
+//!  FIFO ─▶ proxy thread (ProxyService)           │ token, memory
+//!    semaphore id ─▶ connection                  │   ▲ payload, then += 1
+//!    memory ids ─▶ registered memories           │   │
+//!    write, signal ─────────── Connection ───────┼─▶ receiver: checks key, range, alignment
+//!  kernel: channel.flush() ◀── flushDonePos ◀────┼── acknowledges
+//! ```
+//!
+//! 1. The kernel takes a position of the FIFO and fills its slot. It waits only when all slots are
+//!    taken.
+//! 2. The proxy polls the FIFO, looks the trigger's ids up in the tables of its [`ProxyService`]
+//!    and posts a write and a signal to the [`Connection`]. When the connection has no room, it
+//!    holds the trigger and goes on with what is under way on all connections.
+//! 3. The peer checks each operation against its own registrations, moves the payload, and then
+//!    raises the semaphore's token, which its kernel polls.
+//! 4. For a flush the peer acknowledges; the proxy then stores the trigger's position plus one in
+//!    the word that the flushing thread polls.
+//!
+//! # Order and completion
+//!
+//! - Operations of one connection execute in the order in which they were pushed or posted, whatever
+//!   channels they came by. There is no order between connections.
+//! - A kernel that has consumed a signal sees all that was put on the connection before it.
+//! - A push publishes what its thread wrote before, and what that thread knows others to have
+//!   written (behind a block barrier).
+//! - A flush ends when everything before it has been executed at the peer. Source memory may then be
+//!   written again. Later operations do not delay it, and each flushing thread waits for its own.
+//!
+//! # Failure
+//!
+//! Nothing waits for ever. A connection that fails keeps its first error: kernels that wait on it
+//! return `QueueError` or `PeerDown`, [`Connection::status`] tells the host what happened, and later
+//! calls fail at once. It fails when a trigger cannot be executed, when the peer refuses an
+//! operation, takes nothing any more, or dies; the bootstrap tells the [`Communicator`] of dead
+//! ranks, by name. A put, signal or accumulate returns before it is executed, so it learns of
+//! neither: `flush` and `wait` do. When a service is stopped or dropped, kernels that wait return
+//! `Aborted`.
+//!
+//! # Threads
+//!
+//! Every type here may be used from any thread. A started service runs one proxy thread, an Ethernet
+//! connection one I/O thread. Both nap when there is nothing to do.
+//!
+//! # Ownership
+//!
+//! Objects hold what they stand on, so dropping in any order is safe, also while peers still post:
+//! they get an error. Device handles are plain data and hold nothing: keep the [`PortChannel`] for
+//! as long as a kernel uses its handle. A channel outlives its service in so far as its handle
+//! stays valid and reports `Aborted`.
+//!
+//! # Sizes
+//!
+//! A registration may have any size, and [`Connection::write`] reaches all of it. Triggers have 32
+//! bits for offsets and sizes: to reach beyond 4 GiB from a kernel, add a
+//! [sub-range](RegisteredMemory::sub_range) to the service as a memory of its own.
+//!
+//! # Example
+//!
+//! Two ranks, here threads of one process, of which one puts eight bytes into the other's memory.
+//! The kernels are C++; the executor of `mscclpp-device` runs them on CPU threads.
+//!
+//! ```ignore
+//! # use std::process::Command;
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use mscclpp_bootstrap::{Bootstrap, TcpBootstrap, UniqueId};
+//! use mscclpp_device::abi::PortChannelDeviceHandle;
+//! use mscclpp_device::executor::{Entry, HostKernel, LaunchDims};
+//! use mscclpp_port::{
+//!     Buffer, Communicator, Device, EndpointConfig, ProxyService, TransportKind,
+//! };
+//!
+//! const KERNELS: &str = r#"
+//!     #include <mscclpp/kernel.hpp>
+//!     #include <mscclpp/port_channel_device.hpp>
+//!
+//!     struct Args { mscclpp::PortChannelDeviceHandle channel; };
+//!
+//!     MSCCLPP_KERNEL(sender, Args) {
+//!       mscclpp::PortChannelDeviceHandle channel = args.channel;
+//!       channel.putWithSignalAndFlush(/*offset*/ 0, /*bytes*/ 8);
+//!     }
+//!
+//!     MSCCLPP_KERNEL(receiver, Args) {
+//!       mscclpp::PortChannelDeviceHandle channel = args.channel;
+//!       channel.wait();
+//!     }
+//! "#;
+//!
+//! #[derive(Clone, Copy)]
+//! #[repr(C)]
+//! struct Args {
+//!     channel: PortChannelDeviceHandle,
+//! }
+//!
+//! type AnyError = Box<dyn std::error::Error + Send + Sync>;
+//!
+//! fn rank(bootstrap: Arc<dyn Bootstrap>, kernel: HostKernel) -> Result<u64, AnyError> {
+//!     let (rank, peer) = (bootstrap.rank(), 1 - bootstrap.rank());
+//!     let communicator = Communicator::new(bootstrap)?;
+//!     let buffer = Buffer::new(Device::cpu(), 4096)?;
+//!     if rank == 0 {
+//!         buffer.store_u64(0, 42)?;
+//!     }
+//!
+//!     // This rank's halves are sent at once; `get` waits for the peer's.
+//!     let local = communicator.register_memory(&buffer, 0..4096)?;
+//!     communicator.send_memory(&local, peer, 0)?;
+//!     let remote = communicator.recv_memory(peer, 0)?;
+//!     let config = EndpointConfig::new(TransportKind::Ethernet);
+//!     let connection = communicator.connect(config, peer, 0)?;
+//!     let (remote, connection) = (remote.get()?, connection.get()?);
+//!
+//!     let service = ProxyService::with_default_size()?;
+//!     let semaphore = service.build_and_add_semaphore(&communicator, &connection)?;
+//!     let dst = service.add_memory(remote)?;
+//!     let src = service.add_memory(local)?;
+//!     let channel = service.port_channel(semaphore, dst, src)?;
+//!     service.start_proxy()?;
+//!
+//!     let args = Args { channel: channel.device_handle() };
+//!     let one = LaunchDims { grid: 1, block: 1 };
+//!     kernel.run(one, args, Duration::from_secs(20))?;
+//!     service.stop_proxy()?;
+//!     // Nobody leaves while others still need it.
+//!     communicator.bootstrap().barrier()?;
+//!     Ok(buffer.load_u64(0)?)
+//! }
+//!
+//! # fn compile(name: &'static str) -> HostKernel {
+//! #     let directory = tempfile::tempdir().unwrap();
+//! #     let (source, object) = (directory.path().join("k.cpp"), directory.path().join("k.so"));
+//! #     std::fs::write(&source, KERNELS).unwrap();
+//! #     let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../mscclpp-device/include");
+//! #     let mut compiler = Command::new("g++");
+//! #     compiler.args(["-std=c++17", "-O1", "-shared", "-fPIC", "-I", include, "-o"]);
+//! #     assert!(compiler.arg(&object).arg(&source).status().unwrap().success());
+//! #     // SAFETY: the object defines its kernels with MSCCLPP_KERNEL and `Args` as above, and is
+//! #     // never unloaded.
+//! #     unsafe {
+//! #         let library = Box::leak(Box::new(libloading::Library::new(&object).unwrap()));
+//! #         HostKernel::new(name, *library.get::<Entry>(name.as_bytes()).unwrap())
+//! #     }
+//! # }
+//! # fn main() -> Result<(), AnyError> {
+//! let timeout = Duration::from_secs(20);
+//! let root = TcpBootstrap::new(0, 2)?;
+//! let id: UniqueId = root.create_unique_id()?;
+//! let other = std::thread::spawn(move || {
+//!     let bootstrap = TcpBootstrap::new(1, 2)?;
+//!     bootstrap.initialize(&id, timeout)?;
+//!     rank(Arc::new(bootstrap), compile("receiver"))
+//! });
+//! root.initialize(&id, timeout)?;
+//! rank(Arc::new(root), compile("sender"))?;
+//! assert_eq!(other.join().unwrap()?, 42);
+//! # Ok(())
+//! # }
+//! ```
+mod buffer;
+mod communicator;
+mod connection;
+mod context;
+mod device;
+mod endpoint;
+pub mod env;
+mod error;
+mod ethernet;
+mod fifo;
+mod flush;
+mod idle;
+mod loopback;
+mod memory;
+mod message;
+mod port_channel;
+mod proxy;
+mod proxy_service;
+mod refusal;
+mod semaphore;
+mod shared;
+mod status;
+mod sync;
+mod table;
+#[cfg(all(test, not(loom)))]
+mod testing;
+mod transport;
+
+pub use buffer::Buffer;
+pub use communicator::{Communicator, Pending};
+pub use connection::Connection;
+pub use context::{Context, ContextConfig};
+pub use device::{Device, DeviceKind};
+pub use endpoint::{Endpoint, EndpointConfig};
+pub use error::{Error, ErrorCode, Result};
+pub use fifo::{DEFAULT_FIFO_SIZE, Fifo};
+pub use memory::{Access, RegisteredMemory};
+pub use mscclpp_device::abi::{Status, StatusWord};
+pub use port_channel::{BasePortChannel, PortChannel};
+pub use proxy::{Proxy, ProxyHandler, ProxyHandlerResult, ProxyProgress};
+pub use proxy_service::{MemoryId, ProxyService, SemaphoreId};
+pub use refusal::{Operation, Refusal, Refused};
+pub use semaphore::{Host2DeviceSemaphore, Host2HostSemaphore, Semaphore};
+pub use transport::{TransportFlags, TransportKind};

@@ -171,6 +171,16 @@ impl Node {
         self.tell_observers();
     }
 
+    /// Tells a peer, whose connection has just been opened, of earlier deaths: the
+    /// news may have had no way to it until now.
+    pub(crate) fn tell_of_deaths(&self, peer: &Peer) {
+        for PeerFailure { rank, cause, .. } in self.failures.deaths() {
+            if let Link::Open(outbox) = &peer.outgoing.lock().link {
+                let _ = outbox.urgent.send(News::Death { rank, cause });
+            }
+        }
+    }
+
     /// On a thread of its own: an observer may take its time or call back.
     fn tell_observers(&self) {
         let failures = Arc::clone(&self.failures);
@@ -306,9 +316,7 @@ impl Bootstrap for Joined {
                     (Waiting::Room, _) => {
                         "it has 1 GiB of messages that it has not received; call recv there".into()
                     }
-                    (Waiting::Writer, _) => {
-                        "the message is on its way and may still arrive".into()
-                    }
+                    (Waiting::Writer, _) => "the message is on its way and may still arrive".into(),
                 },
             }),
         }

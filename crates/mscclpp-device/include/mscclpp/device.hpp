@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+// How this translation unit is compiled, and the function qualifiers that follow.
+//
+// Device code compiles in one of three modes. Each has an inline namespace of its
+// own, so that objects of several modes link into one program:
+//
+//   cuda      nvcc or NVRTC: PTX, no other header needed
+//   direct    a C++17 host compiler: CPU threads, __atomic builtins
+//   modelled  the same with MSCCLPP_MODELLED_MEMORY defined: each store, fence and
+//             atomic goes through the executor's memory model (trace or weak)
+#ifndef MSCCLPP_DEVICE_HPP_
+#define MSCCLPP_DEVICE_HPP_
+
+#include <mscclpp/cstdint_device.hpp>
+
+#define MSCCLPP_DEVICE_COMPILE
+
+#if defined(__CUDACC__)
+
+#define MSCCLPP_DEVICE_CUDA
+#define MSCCLPP_MODE cuda
+#define MSCCLPP_INLINE __forceinline__
+#define MSCCLPP_DEVICE_INLINE __forceinline__ __device__
+#define MSCCLPP_HOST_DEVICE_INLINE __forceinline__ __host__ __device__
+
+#else  // a host compiler
+
+#define MSCCLPP_DEVICE_HOST
+#if defined(MSCCLPP_MODELLED_MEMORY)
+#define MSCCLPP_MODE modelled
+#else
+#define MSCCLPP_MODE direct
+#endif
+#define MSCCLPP_INLINE inline
+#define MSCCLPP_DEVICE_INLINE inline
+#define MSCCLPP_HOST_DEVICE_INLINE inline
+
+#include <mscclpp/host_device.hpp>
+
+#endif
+
+#endif  // MSCCLPP_DEVICE_HPP_

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+// The one loop in which device code waits.
+#ifndef MSCCLPP_WAIT_DEVICE_HPP_
+#define MSCCLPP_WAIT_DEVICE_HPP_
+
+#include <mscclpp/memory_device.hpp>
+#include <mscclpp/status.hpp>
+
+namespace mscclpp {
+inline namespace MSCCLPP_MODE {
+namespace detail {
+
+/// The status words lie in host memory: a look at them costs more than the thing waited for.
+constexpr uint64_t statusIntervalNs = 10000;
+
+/// The error in `word`, or Ok; Ok if there is no word.
+MSCCLPP_DEVICE_INLINE Status stickyError(const StatusWord* word) {
+  if (word == nullptr) return Status::Ok;
+  const uint64_t bits = memory::load<scopeSystem>(reinterpret_cast<const uint64_t*>(word), memoryOrderAcquire);
+  return static_cast<Status>(static_cast<uint32_t>(bits));
+}
+
+/// Calls `done` until it returns true. Ends by that, by an error in one of the two status words, or
+/// by `maxSpinCount` failed looks; negative is no limit. `done` is called at least once, and once
+/// more after an error was seen: what arrived wins.
+template <typename Done>
+MSCCLPP_DEVICE_INLINE Status waitUntil(Done done, const StatusWord* first, const StatusWord* second,
+                                       int64_t maxSpinCount) {
+  memory::Relax relax;
+  uint64_t nextLook = 0;
+  for (int64_t failed = 0;; ++failed) {
+    if (done()) return Status::Ok;
+    if (maxSpinCount >= 0 && failed >= maxSpinCount) return Status::Timeout;
+    const uint64_t now = memory::nowNs();
+    if (nextLook == 0) {
+      nextLook = now + statusIntervalNs;
+    } else if (now >= nextLook) {
+      nextLook = now + statusIntervalNs;
+      Status error = stickyError(first);
+      if (error == Status::Ok) error = stickyError(second);
+      if (error != Status::Ok) return done() ? Status::Ok : error;
+    }
+    relax.pause();
+  }
+}
+
+}  // namespace detail
+}  // namespace MSCCLPP_MODE
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_WAIT_DEVICE_HPP_

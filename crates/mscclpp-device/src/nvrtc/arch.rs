@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+//! GPU architectures.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::NvrtcError;
+
+/// The environment variable that [`Arch::from_env`] reads: a comma list.
+pub const ARCHS_VARIABLE: &str = "MSCCLPP_GPU_ARCHS";
+
+/// What is built for when the variable is not set.
+const DEFAULT: [u32; 4] = [80, 90, 100, 120];
+
+/// A compute capability, times ten, perhaps with a letter: `90`, `100a`.
+/// Parses from `90`, `90a`, `sm_90`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Arch {
+    number: u32,
+    letter: Option<char>,
+}
+
+impl Arch {
+    /// The number without the letter.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The architectures that `MSCCLPP_GPU_ARCHS` names, else 80, 90, 100 and
+    /// 120.
+    ///
+    /// # Errors
+    ///
+    /// [`NvrtcError::Arch`] with the part that is none.
+    pub fn from_env() -> Result<Vec<Self>, NvrtcError> {
+        match std::env::var(ARCHS_VARIABLE) {
+            Ok(list) if !list.trim().is_empty() => list.split(',').map(str::parse).collect(),
+            _ => Ok(DEFAULT.map(Self::from).to_vec()),
+        }
+    }
+}
+
+impl From<u32> for Arch {
+    fn from(number: u32) -> Self {
+        Self {
+            number,
+            letter: None,
+        }
+    }
+}
+
+impl FromStr for Arch {
+    type Err = NvrtcError;
+
+    fn from_str(text: &str) -> Result<Self, NvrtcError> {
+        let arch = text.trim();
+        let arch = arch.strip_prefix("sm_").unwrap_or(arch);
+        let letter = arch.chars().last().filter(char::is_ascii_lowercase);
+        let digits = &arch[..arch.len() - usize::from(letter.is_some())];
+        let number = digits.parse().ok().filter(|n| (10..1000).contains(n));
+        let number = number.ok_or_else(|| NvrtcError::Arch {
+            text: text.to_owned(),
+        })?;
+        Ok(Self { number, letter })
+    }
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.number)?;
+        self.letter.map_or(Ok(()), |letter| write!(f, "{letter}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn architectures_parse_and_print() {
+        for (text, printed) in [("90", "90"), (" sm_100a ", "100a"), ("sm_80", "80")] {
+            assert_eq!(text.parse::<Arch>().unwrap().to_string(), printed);
+        }
+        for text in ["", "a", "sm_", "9", "9000", "90aa", "-90", "90é", "ü"] {
+            assert!(text.parse::<Arch>().is_err(), "{text}");
+        }
+    }
+}

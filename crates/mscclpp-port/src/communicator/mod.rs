@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT
+//! How two ranks make connections, memories and semaphores together.
+
+mod peers;
+mod pending;
+mod record;
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mscclpp_bootstrap::Bootstrap;
+
+use crate::buffer::Buffer;
+use crate::connection::Connection;
+use crate::context::Context;
+use crate::endpoint::EndpointConfig;
+use crate::error::{Error, Result};
+use crate::memory::RegisteredMemory;
+use crate::semaphore::{Semaphore, SemaphoreStub};
+use peers::Peers;
+use pending::Line;
+pub use pending::Pending;
+use record::{Kind, Record};
+
+/// Makes connections, memories and semaphores with other ranks, over a bootstrap.
+///
+/// Calls never wait for the peer's: this rank's half is sent at once, and what needs the peer's half
+/// is a [`Pending`] whose [`get`](Pending::get) waits, under a deadline. So ranks may make their
+/// calls to different peers in any order. For each rank and tag the calls of both sides pair up one
+/// by one, in order; different tags are independent, and none meets the tags of the bootstrap's
+/// users. The own rank is a peer like any other.
+///
+/// A rank that dies is noticed by the bootstrap: all connections to it are marked, which releases
+/// kernels that wait on them with `PeerDown`, and makes later calls fail at once with
+/// [`Error::PeerDown`]. What a communicator made stays usable without it.
+///
+/// Cheap to clone; all methods may be called from any thread.
+#[derive(Clone)]
+pub struct Communicator {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    bootstrap: Arc<dyn Bootstrap>,
+    context: Context,
+    peers: Arc<Peers>,
+    lines: Mutex<HashMap<(usize, u32), Arc<Line>>>,
+}
+
+impl Communicator {
+    /// A communicator of all ranks of a bootstrap that has joined. Every rank makes one; nothing
+    /// is sent yet.
+    ///
+    /// # Errors
+    /// Those of [`Context::new`].
+    pub fn new(bootstrap: Arc<dyn Bootstrap>) -> Result<Self> {
+        let context = Context::of_rank(&*bootstrap)?;
+        let peers = Peers::new(&bootstrap);
+        Ok(Self {
+            shared: Arc::new(Shared {
+                bootstrap,
+                context,
+                peers,
+                lines: Mutex::default(),
+            }),
+        })
+    }
+
+    /// The bootstrap underneath.
+    pub fn bootstrap(&self) -> &Arc<dyn Bootstrap> {
+        &self.shared.bootstrap
+    }
+
+    /// The context in which memories and endpoints are made.
+    pub fn context(&self) -> &Context {
+        &self.shared.context
+    }
+
+    /// Opens a range of a buffer, in bytes, to this rank's peers.
+    ///
+    /// # Errors
+    /// Those of [`Context::register_memory`].
+    pub fn register_memory(&self, buffer: &Buffer, range: Range<u64>) -> Result<RegisteredMemory> {
+        self.shared.context.register_memory(buffer, range)
+    }
+
+    /// Sends the right to reach a memory to `rank`, who takes it with
+    /// [`recv_memory`](Self::recv_memory) on the same tag. Waits for no call of the peer.
+    ///
+    /// # Errors
+    /// [`Error::PeerDown`] or [`Error::Bootstrap`] when it cannot be sent;
+    /// [`Error::InvalidUsage`] for an empty placeholder.
+    pub fn send_memory(&self, memory: &RegisteredMemory, rank: usize, tag: u32) -> Result<()> {
+        let record = Record::new(Kind::Memory, memory.serialize()?);
+        self.line(rank, tag)?.send(&record)
+    }
+
+    /// Receives a memory that `rank` sends with [`send_memory`](Self::send_memory) on this tag.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`] when there is no such rank. The result has errors of its own.
+    pub fn recv_memory(&self, rank: usize, tag: u32) -> Result<Pending<RegisteredMemory>> {
+        let context = self.shared.context.clone();
+        let make = move |record: &[u8], _| RegisteredMemory::deserialize(&context, record);
+        Ok(self.line(rank, tag)?.receive(Kind::Memory, make))
+    }
+
+    /// Connects to `rank`, who must do the same on the same tag, with an endpoint that can be
+    /// connected to this one.
+    ///
+    /// # Errors
+    /// Those of [`Context::create_endpoint`]: the peer is told, and its result is
+    /// [`Error::PeerGaveUp`]. Those of sending. The result has errors of its own.
+    pub fn connect(
+        &self,
+        config: EndpointConfig,
+        rank: usize,
+        tag: u32,
+    ) -> Result<Pending<Connection>> {
+        let line = self.line(rank, tag)?;
+        let context = self.shared.context.clone();
+        let peers = Arc::clone(&self.shared.peers);
+        let half = context.create_endpoint(config).and_then(|endpoint| {
+            let record = endpoint.serialize()?;
+            Ok((endpoint, record))
+        });
+        line.exchange(Kind::Endpoint, half, move |local, record, deadline| {
+            let connection = context.connect(local, record, deadline)?;
+            peers.enter(&connection, rank, tag);
+            Ok(connection)
+        })
+    }
+
+    /// Makes a semaphore over a connection with `rank`, who must do the same on the same tag.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`] if the connection leads to another rank. Those of allocating and
+    /// registering a token: the peer is told. Those of sending. The result has errors of its own.
+    pub fn build_semaphore(
+        &self,
+        connection: &Connection,
+        rank: usize,
+        tag: u32,
+    ) -> Result<Pending<Semaphore>> {
+        if let Some(peer) = connection.peer().filter(|peer| *peer != rank) {
+            return Err(Error::InvalidUsage {
+                operation: "build a semaphore",
+                detail: format!("the connection leads to rank {peer}, not to rank {rank}"),
+            });
+        }
+        let line = self.line(rank, tag)?;
+        let context = self.shared.context.clone();
+        let half = SemaphoreStub::new(&context, connection.local_device())
+            .and_then(|stub| stub.record().map(|record| (stub, record)));
+        let connection = connection.clone();
+        line.exchange(Kind::Semaphore, half, move |stub, record, _| {
+            let remote = RegisteredMemory::deserialize(&context, record)?;
+            Ok(Semaphore::new(connection, stub, remote))
+        })
+    }
+
+    /// The rank that a connection of this communicator leads to.
+    ///
+    /// # Errors
+    /// [`Error::UnknownConnection`] if this communicator did not make it.
+    pub fn remote_rank_of(&self, connection: &Connection) -> Result<usize> {
+        Ok(self.shared.peers.find(connection)?.0)
+    }
+
+    /// The tag that a connection of this communicator was made with.
+    ///
+    /// # Errors
+    /// [`Error::UnknownConnection`] if this communicator did not make it.
+    pub fn tag_of(&self, connection: &Connection) -> Result<u32> {
+        Ok(self.shared.peers.find(connection)?.1)
+    }
+
+    fn line(&self, rank: usize, tag: u32) -> Result<Arc<Line>> {
+        let world = self.shared.bootstrap.world_size();
+        if rank >= world {
+            return Err(Error::InvalidUsage {
+                operation: "reach a rank",
+                detail: format!("rank {rank} does not exist: the world has {world} ranks"),
+            });
+        }
+        let mut lines = (self.shared.lines.lock()).unwrap_or_else(PoisonError::into_inner);
+        let line = lines.entry((rank, tag)).or_insert_with(|| {
+            let bootstrap = Arc::clone(&self.shared.bootstrap);
+            Arc::new(Line::new(bootstrap, rank, tag))
+        });
+        Ok(Arc::clone(line))
+    }
+}
+
+impl std::fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Communicator")
+            .field("rank", &self.shared.bootstrap.rank())
+            .field("world_size", &self.shared.bootstrap.world_size())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

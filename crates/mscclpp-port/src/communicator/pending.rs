@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT
+//! Receives that run when somebody asks for their result, in the order of the calls.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use mscclpp_bootstrap::{Bootstrap, Deadline, Tag};
+
+use super::record::{Kind, Record};
+use crate::error::{Error, Result};
+
+/// The number that communicators take among the layers between users and bootstrap.
+const LAYER: u8 = 1;
+
+/// The records from one rank with one tag. The i-th receive made here gets the i-th record.
+pub(super) struct Line {
+    bootstrap: Arc<dyn Bootstrap>,
+    pub(super) rank: usize,
+    pub(super) tag: u32,
+    /// Held while a half is sent and its receive is queued, so that both have the same order.
+    order: Mutex<()>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Arc<dyn Receive>>,
+    /// One thread receives at a time, without holding the lock.
+    receiving: bool,
+}
+
+/// A receive whose record has not come.
+trait Receive: Send + Sync {
+    fn kind(&self) -> Kind;
+    /// Takes the record, or why there is none.
+    fn complete(&self, body: Result<Vec<u8>>, deadline: Deadline);
+}
+
+type Make<T> = Box<dyn FnOnce(&[u8], Deadline) -> Result<T> + Send>;
+
+/// A receive and what became of it.
+struct Slot<T> {
+    kind: Kind,
+    make: Mutex<Option<Make<T>>>,
+    result: OnceLock<Result<T>>,
+}
+
+impl<T: Send + Sync> Receive for Slot<T> {
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn complete(&self, body: Result<Vec<u8>>, deadline: Deadline) {
+        let make = (self.make.lock().unwrap_or_else(PoisonError::into_inner)).take();
+        if let Some(make) = make {
+            let _ = self
+                .result
+                .set(body.and_then(|bytes| make(&bytes, deadline)));
+        }
+    }
+}
+
+impl Line {
+    pub(super) fn new(bootstrap: Arc<dyn Bootstrap>, rank: usize, tag: u32) -> Self {
+        Self {
+            bootstrap,
+            rank,
+            tag,
+            order: Mutex::default(),
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Sends one record to the rank.
+    pub(super) fn send(&self, record: &Record) -> Result<()> {
+        let deadline = Deadline::after(self.bootstrap.timeout());
+        let tag = Tag::layered(LAYER, self.tag);
+        (self.bootstrap)
+            .send(self.rank, tag, &record.encode()?, deadline)
+            .map_err(|error| {
+                let operation = format!(
+                    "sending {} to rank {} (tag {})",
+                    record.kind, self.rank, self.tag
+                );
+                Error::bootstrap(operation, self.rank, error)
+            })
+    }
+
+    /// Queues a receive.
+    pub(super) fn receive<T: Send + Sync + 'static>(
+        self: &Arc<Self>,
+        kind: Kind,
+        make: impl FnOnce(&[u8], Deadline) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let slot = Arc::new(Slot {
+            kind,
+            make: Mutex::new(Some(Box::new(make))),
+            result: OnceLock::new(),
+        });
+        self.lock()
+            .waiting
+            .push_back(Arc::clone(&slot) as Arc<dyn Receive>);
+        Pending {
+            line: Arc::clone(self),
+            slot,
+        }
+    }
+
+    /// Sends this rank's half and queues the receive of the peer's. When the half could not be
+    /// made, the peer is told, and its half is taken and thrown away.
+    pub(super) fn exchange<H, T: Send + Sync + 'static>(
+        self: &Arc<Self>,
+        kind: Kind,
+        half: Result<(H, Vec<u8>)>,
+        make: impl FnOnce(H, &[u8], Deadline) -> Result<T> + Send + 'static,
+    ) -> Result<Pending<T>>
+    where
+        H: Send + 'static,
+    {
+        let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        match half {
+            Ok((half, body)) => {
+                self.send(&Record::new(kind, body))?;
+                Ok(self.receive(kind, move |bytes, deadline| make(half, bytes, deadline)))
+            }
+            Err(error) => {
+                if let Err(unsent) = self.send(&Record::gave_up(kind, &error.to_string())) {
+                    tracing::warn!(%unsent, "the peer could not be told of a failure");
+                }
+                drop(self.receive(kind, |_, _| Ok(())));
+                Err(error)
+            }
+        }
+    }
+
+    /// Receives until `done`, completing receives in their order.
+    fn run(&self, done: impl Fn() -> bool, deadline: Deadline) -> Result<()> {
+        loop {
+            let queue = self.lock();
+            if done() {
+                return Ok(());
+            }
+            if queue.receiving {
+                if deadline.expired() {
+                    return Err(self.timeout(deadline));
+                }
+                let waited = self.changed.wait_timeout(queue, deadline.remaining());
+                drop(waited.unwrap_or_else(PoisonError::into_inner));
+                continue;
+            }
+            let mut turn = Turn::take(self, queue);
+            let body = self.next_body(turn.kind(), deadline)?;
+            turn.complete(body, deadline);
+        }
+    }
+
+    /// The next record's content. An outer error is one of the bootstrap: no record was taken.
+    fn next_body(&self, expected: Kind, deadline: Deadline) -> Result<Result<Vec<u8>>> {
+        let tag = Tag::layered(LAYER, self.tag);
+        let bytes = (self.bootstrap)
+            .recv(self.rank, tag, deadline)
+            .map_err(|error| {
+                let operation = format!(
+                    "waiting for {expected} from rank {} (tag {})",
+                    self.rank, self.tag
+                );
+                Error::bootstrap(operation, self.rank, error)
+            })?;
+        Ok(Record::decode(&bytes).and_then(|record| {
+            if record.kind != expected {
+                return Err(Error::WrongRecord {
+                    rank: self.rank,
+                    tag: self.tag,
+                    expected: expected.name(),
+                    found: record.kind.name(),
+                });
+            }
+            record.body.map_err(|reason| Error::PeerGaveUp {
+                rank: self.rank,
+                tag: self.tag,
+                what: expected.name(),
+                reason,
+            })
+        }))
+    }
+
+    fn timeout(&self, deadline: Deadline) -> Error {
+        Error::Timeout {
+            operation: format!("waiting for an earlier receive (tag {})", self.tag),
+            rank: Some(self.rank),
+            waited: deadline.budget(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The right to receive on a line. Given back when dropped, whatever happens.
+struct Turn<'a> {
+    line: &'a Line,
+    first: Option<Arc<dyn Receive>>,
+}
+
+impl<'a> Turn<'a> {
+    fn take(line: &'a Line, mut queue: MutexGuard<'_, Queue>) -> Self {
+        queue.receiving = true;
+        let first = queue.waiting.front().cloned();
+        Self { line, first }
+    }
+
+    /// The kind that the first receive in the queue expects. The queue holds at least that of the
+    /// caller.
+    fn kind(&self) -> Kind {
+        self.first
+            .as_ref()
+            .map_or(Kind::Memory, |first| first.kind())
+    }
+
+    fn complete(&mut self, body: Result<Vec<u8>>, deadline: Deadline) {
+        if let Some(first) = self.first.take() {
+            first.complete(body, deadline);
+            self.line.lock().waiting.pop_front();
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.line.lock().receiving = false;
+        self.line.changed.notify_all();
+    }
+}
+
+/// Something that needs a peer's half to be whole.
+///
+/// This rank's half was sent when it was made; the peer's is received when somebody asks for the
+/// result. For each rank and tag, the i-th receive gets what the i-th matching call of the peer
+/// sent, so asking for one completes all earlier ones first, also those that were dropped.
+/// Different tags are independent.
+///
+/// May be asked from several threads, and again: the result stays.
+pub struct Pending<T> {
+    line: Arc<Line>,
+    slot: Arc<Slot<T>>,
+}
+
+impl<T: Clone + Send + Sync> Pending<T> {
+    /// The result, waiting for the peer's half as long as the bootstrap's timeout.
+    ///
+    /// # Errors
+    /// As [`Pending::get_by`].
+    pub fn get(&self) -> Result<T> {
+        self.get_by(Deadline::after(self.line.bootstrap.timeout()))
+    }
+
+    /// The result, waiting for the peer's half until `deadline`.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] when the peer's half did not come: asking again waits again.
+    /// [`Error::PeerDown`] when the peer is gone. [`Error::WrongRecord`] when the peer sent
+    /// something else, [`Error::PeerGaveUp`] when it could not make its half. Errors of connecting:
+    /// both ends get [`Error::IncompatibleTransports`].
+    pub fn get_by(&self, deadline: Deadline) -> Result<T> {
+        loop {
+            if let Some(result) = self.slot.result.get() {
+                return result.clone();
+            }
+            self.line
+                .run(|| self.slot.result.get().is_some(), deadline)?;
+        }
+    }
+
+    /// The rank whose half is waited for.
+    pub fn rank(&self) -> usize {
+        self.line.rank
+    }
+}
+
+impl<T> std::fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pending")
+            .field("kind", &self.slot.kind)
+            .field("rank", &self.line.rank)
+            .field("tag", &self.line.tag)
+            .field("done", &self.slot.result.get().is_some())
+            .finish()
+    }
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+//! One end of a connection before it is connected, and its wire form.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use mscclpp_bootstrap::link::Acceptor;
+use serde::{Deserialize, Serialize};
+
+use crate::context::{Context, ContextId};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::message;
+use crate::transport::TransportKind;
+
+/// More than any record takes; checked before decoding.
+const MAX_RECORD: usize = 256;
+
+/// What an endpoint is to be. Fill in what differs from the default:
+///
+/// ```
+/// use mscclpp_port::{EndpointConfig, TransportKind};
+///
+/// let config = EndpointConfig {
+///     max_write_queue_size: Some(64),
+///     ..EndpointConfig::new(TransportKind::Ethernet)
+/// };
+/// # let _ = config;
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndpointConfig {
+    /// What to connect over.
+    pub transport: TransportKind,
+    /// The device whose kernels use the connection.
+    pub device: Device,
+    /// How many posts (writes, signals, accumulates, flushes) may wait in the connection's queue,
+    /// at least 3; `None` leaves the number to the transport (1024 over Ethernet).
+    pub max_write_queue_size: Option<usize>,
+}
+
+impl EndpointConfig {
+    /// A CPU endpoint for `transport`, with a queue of the usual size.
+    #[must_use]
+    pub fn new(transport: TransportKind) -> Self {
+        Self {
+            transport,
+            device: Device::cpu(),
+            max_write_queue_size: None,
+        }
+    }
+
+    /// Checks what can be checked without a peer.
+    pub(crate) fn check(&self) -> Result<()> {
+        let unsupported = |missing| {
+            Err(Error::Unsupported {
+                operation: "create an endpoint",
+                transport: self.transport,
+                missing,
+            })
+        };
+        match self.transport {
+            TransportKind::Ethernet => {}
+            TransportKind::Unknown => {
+                return Err(Error::InvalidUsage {
+                    operation: "create an endpoint",
+                    detail: "no transport was chosen".into(),
+                });
+            }
+            TransportKind::CudaIpc => {
+                return unsupported("this build has no CUDA support");
+            }
+            _ => return unsupported("this build has no InfiniBand support"),
+        }
+        if self.max_write_queue_size.is_some_and(|size| size < 3) {
+            return Err(Error::InvalidUsage {
+                operation: "create an endpoint",
+                detail: "its queue must hold a write, a signal and a flush: 3 posts".into(),
+            });
+        }
+        self.device.check_available()
+    }
+}
+
+/// One end of a connection to be: send its record to the peer, take the peer's, and give both to
+/// [`Context::connect`]. Good for one connection.
+pub struct Endpoint {
+    pub(crate) config: EndpointConfig,
+    pub(crate) context: Context,
+    pub(crate) nonce: [u8; 16],
+    pub(crate) acceptor: Arc<Acceptor>,
+}
+
+impl Endpoint {
+    /// What it was made with.
+    #[must_use]
+    pub fn config(&self) -> &EndpointConfig {
+        &self.config
+    }
+
+    /// The record for the peer: transport, device, address, owner, and a random number that only
+    /// those who get the record know. Send it over a channel that strangers cannot read.
+    ///
+    /// # Errors
+    /// [`Error::Record`] if it cannot be expressed, which does not happen.
+    pub fn serialize(&self) -> Result<Vec<u8>> {
+        let record = EndpointRecord {
+            transport: self.config.transport,
+            device: self.config.device,
+            context: self.context.id(),
+            rank: self.context.rank().and_then(|rank| rank.try_into().ok()),
+            nonce: self.nonce,
+            address: self.acceptor.local_addr(),
+        };
+        message::encode("endpoint", &record)
+    }
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("config", &self.config)
+            .field("address", &self.acceptor.local_addr())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is sent of an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EndpointRecord {
+    pub(crate) transport: TransportKind,
+    pub(crate) device: Device,
+    pub(crate) context: ContextId,
+    rank: Option<u32>,
+    pub(crate) nonce: [u8; 16],
+    pub(crate) address: SocketAddr,
+}
+
+impl EndpointRecord {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        message::decode("endpoint", bytes, MAX_RECORD)
+    }
+
+    pub(crate) fn rank(&self) -> Option<usize> {
+        self.rank.map(|rank| rank as usize)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn records() -> impl Strategy<Value = EndpointRecord> {
+        let bytes = any::<([u8; 16], [u8; 16])>();
+        (0u8..11, bytes, any::<(Option<u32>, SocketAddr)>()).prop_map(
+            |(transport, (context, nonce), (rank, address))| EndpointRecord {
+                transport: transport.try_into().unwrap(),
+                device: Device::cpu(),
+                context: ContextId::from_bytes(context),
+                rank,
+                nonce,
+                // The rest of a v6 address (flow, scope) means nothing to another host.
+                address: SocketAddr::new(address.ip(), address.port()),
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_survives_the_wire(record in records()) {
+            let bytes = message::encode("endpoint", &record).unwrap();
+            prop_assert!(bytes.len() <= MAX_RECORD);
+            prop_assert_eq!(EndpointRecord::decode(&bytes).unwrap(), record);
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_yet_says_what_is_missing() {
+        for (transport, missing) in [
+            (TransportKind::CudaIpc, "CUDA"),
+            (TransportKind::IB0, "InfiniBand"),
+            (TransportKind::IB7, "InfiniBand"),
+        ] {
+            let error = EndpointConfig::new(transport).check().unwrap_err();
+            assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+            assert!(error.to_string().contains(missing), "{error}");
+        }
+        let unknown = EndpointConfig::new(TransportKind::Unknown).check();
+        assert!(matches!(unknown, Err(Error::InvalidUsage { .. })));
+        let gpu = EndpointConfig {
+            device: Device::gpu(0),
+            ..EndpointConfig::new(TransportKind::Ethernet)
+        };
+        assert!(matches!(gpu.check(), Err(Error::DeviceUnavailable { .. })));
+        let small = EndpointConfig {
+            max_write_queue_size: Some(2),
+            ..EndpointConfig::new(TransportKind::Ethernet)
+        };
+        assert!(matches!(small.check(), Err(Error::InvalidUsage { .. })));
+    }
+
+    #[test]
+    fn fuzz_endpoint_record() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            if let Ok(record) = EndpointRecord::decode(bytes) {
+                let again = message::encode("endpoint", &record).unwrap();
+                assert_eq!(EndpointRecord::decode(&again).unwrap(), record);
+            }
+        });
+    }
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+//! Environment variables, read once when first needed. What is set is logged at level INFO; what
+//! cannot be used is logged as a warning, and the default holds.
+//!
+//! | variable | default | meaning |
+//! |---|---|---|
+//! | `MSCCLPP_CONNECTION_TIMEOUT` | 30 | seconds that a peer may take and acknowledge nothing before its connection fails |
+//! | `MSCCLPP_PROXY_STOP_TIMEOUT` | 5 | seconds that stopping or dropping a [`ProxyService`](crate::ProxyService) waits for what is under way |
+//! | `MSCCLPP_BOOTSTRAP_TIMEOUT` | 30 | seconds for each step with other ranks: collectives, and [`Pending::get`](crate::Pending::get) |
+//! | `MSCCLPP_SOCKET_IFNAME` | | which network interfaces to use: prefixes, `=exact`, `^excluded` |
+//! | `MSCCLPP_SOCKET_FAMILY` | | `AF_INET` or `AF_INET6` only |
+//! | `MSCCLPP_HOSTID` | | stands for the machine's identity where ranks are counted by machine |
+//!
+//! The last four belong to `mscclpp-bootstrap`, as do those by which a launcher tells a process its
+//! rank. Logging goes through the `tracing` crate; the program decides where it ends up.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// What the environment says to this crate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Env {
+    /// `MSCCLPP_CONNECTION_TIMEOUT`
+    pub connection_timeout: Duration,
+    /// `MSCCLPP_PROXY_STOP_TIMEOUT`
+    pub proxy_stop_timeout: Duration,
+}
+
+/// The environment as it was at the first call.
+pub fn env() -> &'static Env {
+    static ENV: OnceLock<Env> = OnceLock::new();
+    ENV.get_or_init(|| Env::read(|name| std::env::var(name).ok()))
+}
+
+impl Env {
+    fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let seconds = |name: &str, default: u64| {
+            let default = Duration::from_secs(default);
+            let Some(text) = variable(name) else {
+                return default;
+            };
+            match parse_seconds(&text) {
+                Some(time) => {
+                    tracing::info!("{name}={text}");
+                    time
+                }
+                None => {
+                    tracing::warn!("{name}={text} is no positive number of seconds: ignored");
+                    default
+                }
+            }
+        };
+        Self {
+            connection_timeout: seconds("MSCCLPP_CONNECTION_TIMEOUT", 30),
+            proxy_stop_timeout: seconds("MSCCLPP_PROXY_STOP_TIMEOUT", 5),
+        }
+    }
+}
+
+fn parse_seconds(text: &str) -> Option<Duration> {
+    let time = Duration::try_from_secs_f64(text.trim().parse().ok()?).ok()?;
+    (time >= Duration::from_millis(1)).then_some(time)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_set_or_not_a_time_has_its_default() {
+        let defaults = Env::read(|_| None);
+        assert_eq!(defaults.connection_timeout, Duration::from_secs(30));
+        assert_eq!(defaults.proxy_stop_timeout, Duration::from_secs(5));
+        for bad in ["", "0", "-1", "soon", "inf", "nan", "1e30", "0.0001"] {
+            assert_eq!(Env::read(|_| Some(bad.into())), defaults, "{bad}");
+        }
+    }
+
+    #[test]
+    fn each_variable_sets_its_own_value() {
+        let env = Env::read(|name| (name == "MSCCLPP_PROXY_STOP_TIMEOUT").then(|| " 0.25 ".into()));
+        assert_eq!(env.proxy_stop_timeout, Duration::from_millis(250));
+        assert_eq!(env.connection_timeout, Duration::from_secs(30));
+    }
+}

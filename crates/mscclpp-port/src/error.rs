@@ -1,0 +1,545 @@
+// SPDX-License-Identifier: MIT
+//! Errors of channels, and the broad classes of them that MSCCL++ names.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mscclpp_bootstrap::BootstrapError;
+use mscclpp_device::abi::{Status, Transfer, Trigger, TriggerError};
+
+use crate::device::Device;
+use crate::refusal::Refused;
+
+use crate::transport::TransportKind;
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Broad class of an [`Error`]; names and numbers as in MSCCL++.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum ErrorCode {
+    /// The operating system or the hardware failed.
+    SystemError = 0,
+    /// This library broke one of its own rules.
+    InternalError = 1,
+    /// The peer failed, or sent what nobody can use.
+    RemoteError = 2,
+    /// The caller asked for what cannot be.
+    InvalidUsage = 3,
+    /// A deadline passed.
+    Timeout = 4,
+    /// The work was given up: the proxy was stopped.
+    Aborted = 5,
+    /// A kernel executor failed.
+    ExecutorError = 6,
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ErrorCode::SystemError => "SystemError",
+            ErrorCode::InternalError => "InternalError",
+            ErrorCode::RemoteError => "RemoteError",
+            ErrorCode::InvalidUsage => "InvalidUsage",
+            ErrorCode::Timeout => "Timeout",
+            ErrorCode::Aborted => "Aborted",
+            ErrorCode::ExecutorError => "ExecutorError",
+        })
+    }
+}
+
+/// Everything that can go wrong with a channel.
+///
+/// Cloning is cheap enough to keep the first error of a connection and hand it to every later
+/// caller.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// This build cannot use the device.
+    #[error("{device} is not available in this build: only the CPU device is")]
+    DeviceUnavailable {
+        /// The device asked for.
+        device: Device,
+    },
+
+    /// The peer's process died or closed the connection.
+    #[error("rank {} is down: {cause}", RankName(*rank))]
+    PeerDown {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// How it was noticed.
+        cause: String,
+    },
+
+    /// A deadline passed.
+    #[error("timed out after {waited:?} in {operation} (rank {})", RankName(*rank))]
+    Timeout {
+        /// What was being waited for.
+        operation: String,
+        /// The rank waited for, when there is one.
+        rank: Option<usize>,
+        /// How long the wait was.
+        waited: Duration,
+    },
+
+    /// The operating system refused an operation.
+    #[error("{operation}: {source}")]
+    Io {
+        /// What was being done.
+        operation: String,
+        /// The system's error.
+        source: Arc<io::Error>,
+    },
+
+    /// An argument that can never be right.
+    #[error("cannot {operation}: {detail}")]
+    InvalidUsage {
+        /// What was asked for.
+        operation: &'static str,
+        /// What is wrong with it.
+        detail: String,
+    },
+
+    /// A range that does not lie inside its registration or buffer.
+    #[error("{what}: {len} bytes at offset {offset} are out of bounds: the size is {size} bytes")]
+    OutOfBounds {
+        /// The operation and which of its operands.
+        what: &'static str,
+        /// First byte, relative to the registration.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+        /// Size of the registration in bytes.
+        size: u64,
+    },
+
+    /// A word that does not lie at a multiple of 8 bytes.
+    #[error("{what}: the word at offset {offset} is not aligned to 8 bytes")]
+    Misaligned {
+        /// The operation.
+        what: &'static str,
+        /// Offset relative to the registration.
+        offset: u64,
+    },
+
+    /// The operation is known and this build or machine cannot do it.
+    #[error("cannot {operation} for transport {transport}: {missing}")]
+    Unsupported {
+        /// What was asked for.
+        operation: &'static str,
+        /// Over which transport.
+        transport: TransportKind,
+        /// What is missing.
+        missing: &'static str,
+    },
+
+    /// The two ends of a connection were made for transports that do not reach each other. Both
+    /// ends get this error.
+    #[error("an endpoint for {local} cannot connect to one for {remote}")]
+    IncompatibleTransports {
+        /// This end.
+        local: TransportKind,
+        /// The other end.
+        remote: TransportKind,
+    },
+
+    /// A record of a peer that cannot be used.
+    #[error("the peer's {what} record cannot be used: {detail}")]
+    Record {
+        /// Which record.
+        what: &'static str,
+        /// What is wrong with it.
+        detail: String,
+    },
+
+    /// The connection's send queue is full and nothing was posted. It empties by itself.
+    #[error("the send queue to rank {} is full ({limit} posts)", RankName(*rank))]
+    QueueFull {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// How many posts the queue holds.
+        limit: usize,
+    },
+
+    /// The peer is alive, as far as one can tell, and takes or acknowledges nothing any more. Ends
+    /// the connection.
+    #[error("rank {} took and acknowledged nothing for {after:?}", RankName(*rank))]
+    Stalled {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// For how long.
+        after: Duration,
+    },
+
+    /// The peer refused an operation that was posted here. Ends the connection.
+    #[error("rank {} refused a {refused}", RankName(*rank))]
+    Refused {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// What, and why.
+        refused: Refused,
+    },
+
+    /// An operation of the peer was refused here. Ends the connection: the peer has been told, and
+    /// nothing that it posted later is executed, its signals included.
+    #[error("refused a {refused}; rank {} had posted it", RankName(*rank))]
+    RefusedPeer {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// What, and why.
+        refused: Refused,
+    },
+
+    /// The raw memory that a queued write was to read was deregistered before it was sent. Ends
+    /// the connection.
+    #[error("the source of a write to rank {} was deregistered before it was sent", RankName(*rank))]
+    SourceGone {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+    },
+
+    /// A FIFO cannot have this many slots.
+    #[error("a FIFO of {size} slots cannot be made: give a power of two, at most {max}")]
+    FifoSize {
+        /// The number asked for.
+        size: usize,
+        /// The largest that is possible.
+        max: usize,
+    },
+
+    /// Kernels gave up positions of a stopped FIFO, and nobody will ever fill those.
+    #[error(
+        "kernels gave up while they waited for room in the stopped FIFO (position {head} was \
+         handed out, {tail} executed): make a new service"
+    )]
+    FifoBroken {
+        /// One past the last position handed out.
+        head: u64,
+        /// Number of triggers executed.
+        tail: u64,
+    },
+
+    /// The proxy runs already.
+    #[error("the proxy runs already")]
+    ProxyRunning,
+
+    /// The proxy's thread is lost, and with it the FIFO.
+    #[error("the proxy is gone: {cause}; make a new service")]
+    ProxyGone {
+        /// What happened to it.
+        cause: String,
+    },
+
+    /// A proxy was stopped before all that was asked of it was done.
+    #[error(
+        "the proxy did not finish within {waited:?}: {triggers} triggers were not executed, or \
+         what they started was not acknowledged"
+    )]
+    NotDrained {
+        /// Triggers pushed and not executed.
+        triggers: u64,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+
+    /// A trigger names a memory that was never added to its service.
+    #[error("memory id {id} is unknown: the service has {known} memories")]
+    UnknownMemory {
+        /// The id.
+        id: u32,
+        /// Number of memories, whose ids are counted from 0.
+        known: u32,
+    },
+
+    /// A semaphore that was never added to its service.
+    #[error("semaphore id {id} is unknown: the service has {known} semaphores")]
+    UnknownSemaphore {
+        /// The id.
+        id: u32,
+        /// Number of semaphores, whose ids are counted from 0.
+        known: u32,
+    },
+
+    /// A table of a service is full: triggers have no bits for more.
+    #[error("no room for {asked} more {what}: {used} of {limit} that triggers can name are used")]
+    TooMany {
+        /// What the table holds.
+        what: &'static str,
+        /// Most entries.
+        limit: u32,
+        /// Entries used.
+        used: u32,
+        /// Entries asked for.
+        asked: u32,
+    },
+
+    /// A trigger that is no operation. Ends the connection of its semaphore.
+    #[error("FIFO position {position}: {cause}")]
+    BadTrigger {
+        /// Its position in the FIFO.
+        position: u64,
+        /// What is wrong with it.
+        cause: TriggerError,
+    },
+
+    /// A trigger that could not be executed. Ends the connection of its semaphore.
+    #[error("{} (FIFO position {position}) failed: {cause}", Described(trigger))]
+    Trigger {
+        /// What the kernel asked for.
+        trigger: Trigger,
+        /// Its position in the FIFO.
+        position: u64,
+        /// Why it could not be done.
+        cause: Arc<Error>,
+    },
+
+    /// The peer sent another kind of thing than this rank waits for: the calls of the two ranks
+    /// for this tag do not pair up.
+    #[error(
+        "rank {rank} sent {found} on tag {tag} where this rank expected {expected}: both must make \
+         matching calls in the same order"
+    )]
+    WrongRecord {
+        /// The peer.
+        rank: usize,
+        /// The tag.
+        tag: u32,
+        /// What this rank waits for.
+        expected: &'static str,
+        /// What the peer sent.
+        found: &'static str,
+    },
+
+    /// The peer could not make its half of what the two ranks were to share.
+    #[error("rank {rank} could not make its {what} for tag {tag}: {reason}")]
+    PeerGaveUp {
+        /// The peer.
+        rank: usize,
+        /// The tag.
+        tag: u32,
+        /// What it was to make.
+        what: &'static str,
+        /// Its error.
+        reason: String,
+    },
+
+    /// The communicator did not make this connection.
+    #[error("this communicator did not make the connection to rank {}", RankName(*rank))]
+    UnknownConnection {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+    },
+
+    /// The bootstrap could not deliver or receive.
+    #[error("{operation}: {source}")]
+    Bootstrap {
+        /// What was being done.
+        operation: String,
+        /// The bootstrap's error.
+        source: Arc<BootstrapError>,
+    },
+}
+
+impl Error {
+    /// Broad class of the error.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Error::DeviceUnavailable { .. } => ErrorCode::InvalidUsage,
+            Error::PeerDown { .. } => ErrorCode::RemoteError,
+            Error::Timeout { .. } => ErrorCode::Timeout,
+            Error::Io { .. } => ErrorCode::SystemError,
+            Error::InvalidUsage { .. }
+            | Error::OutOfBounds { .. }
+            | Error::Misaligned { .. }
+            | Error::Unsupported { .. }
+            | Error::IncompatibleTransports { .. }
+            | Error::SourceGone { .. } => ErrorCode::InvalidUsage,
+            Error::Record { .. } | Error::Refused { .. } | Error::RefusedPeer { .. } => {
+                ErrorCode::RemoteError
+            }
+            Error::FifoSize { .. }
+            | Error::FifoBroken { .. }
+            | Error::ProxyRunning
+            | Error::UnknownMemory { .. }
+            | Error::UnknownSemaphore { .. }
+            | Error::TooMany { .. }
+            | Error::BadTrigger { .. }
+            | Error::WrongRecord { .. }
+            | Error::UnknownConnection { .. } => ErrorCode::InvalidUsage,
+            Error::ProxyGone { .. } => ErrorCode::InternalError,
+            Error::NotDrained { .. } => ErrorCode::Timeout,
+            Error::Trigger { cause, .. } => cause.code(),
+            Error::PeerGaveUp { .. } => ErrorCode::RemoteError,
+            Error::Bootstrap { source, .. } => bootstrap_code(source),
+            Error::QueueFull { .. } => ErrorCode::SystemError,
+            Error::Stalled { .. } => ErrorCode::Timeout,
+        }
+    }
+
+    /// What a kernel waiting on a connection is told when this error ends the connection.
+    pub fn status(&self) -> Status {
+        match self {
+            Error::PeerDown { .. } => Status::PeerDown,
+            Error::Trigger { cause, .. } => cause.status(),
+            _ => Status::QueueError,
+        }
+    }
+
+    /// This error as the reason why a trigger could not be executed.
+    pub(crate) fn of_trigger(self, trigger: Trigger, position: u64) -> Self {
+        Error::Trigger {
+            trigger,
+            position,
+            cause: Arc::new(self),
+        }
+    }
+
+    /// A bootstrap's error in this crate's terms: a dead rank is [`Error::PeerDown`], a passed
+    /// deadline [`Error::Timeout`].
+    pub(crate) fn bootstrap(
+        operation: impl Into<String>,
+        peer: usize,
+        error: BootstrapError,
+    ) -> Self {
+        let operation = operation.into();
+        match error {
+            error if error.gone_rank() == Some(peer) => Error::PeerDown {
+                rank: Some(peer),
+                cause: error.to_string(),
+            },
+            BootstrapError::Timeout { waited, .. } => Error::Timeout {
+                operation,
+                rank: Some(peer),
+                waited,
+            },
+            error => Error::Bootstrap {
+                operation,
+                source: Arc::new(error),
+            },
+        }
+    }
+
+    /// An [`Error::ProxyGone`] with its cause.
+    pub(crate) fn gone(cause: &str) -> Self {
+        Error::ProxyGone {
+            cause: cause.into(),
+        }
+    }
+
+    /// An [`Error::Io`] of an operation.
+    pub(crate) fn io(operation: impl Into<String>, source: io::Error) -> Self {
+        Error::Io {
+            operation: operation.into(),
+            source: Arc::new(source),
+        }
+    }
+}
+
+/// Checks that `len` bytes at `offset` lie inside `size` bytes, whatever the numbers are.
+pub(crate) fn check_range(what: &'static str, offset: u64, len: u64, size: u64) -> Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(Error::OutOfBounds {
+            what,
+            offset,
+            len,
+            size,
+        }),
+    }
+}
+
+fn bootstrap_code(error: &BootstrapError) -> ErrorCode {
+    match error {
+        error if error.is_timeout() => ErrorCode::Timeout,
+        error if error.gone_rank().is_some() => ErrorCode::RemoteError,
+        BootstrapError::Io { .. } => ErrorCode::SystemError,
+        _ => ErrorCode::InvalidUsage,
+    }
+}
+
+/// A trigger in a message: the operation, and the ids and offsets that it names.
+struct Described<'a>(&'a Trigger);
+
+impl fmt::Display for Described<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, transfer) = match self.0 {
+            Trigger::Put { transfer, .. } => ("put", transfer),
+            Trigger::PutWithSignal { transfer, .. } => ("putWithSignal", transfer),
+            Trigger::PutWithSignalAndFlush { transfer, .. } => ("putWithSignalAndFlush", transfer),
+            Trigger::Signal { .. } => return f.write_str("signal"),
+            Trigger::Flush { .. } => return f.write_str("flush"),
+            Trigger::Accumulate {
+                dst, dst_offset, ..
+            } => return write!(f, "accumulate to memory {dst} at offset {dst_offset}"),
+        };
+        let Transfer {
+            dst,
+            dst_offset,
+            src,
+            src_offset,
+            size,
+        } = transfer;
+        write!(
+            f,
+            "{name} of {size} bytes from memory {src} at offset {src_offset} to memory {dst} at \
+             offset {dst_offset}"
+        )
+    }
+}
+
+/// A rank in a message, or that nobody knows it.
+struct RankName(Option<usize>);
+
+impl fmt::Display for RankName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(rank) => write!(f, "{rank}"),
+            None => f.write_str("unknown"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_code_prints_its_own_name() {
+        let names = [
+            "SystemError",
+            "InternalError",
+            "RemoteError",
+            "InvalidUsage",
+            "Timeout",
+            "Aborted",
+            "ExecutorError",
+        ];
+        let codes = [
+            ErrorCode::SystemError,
+            ErrorCode::InternalError,
+            ErrorCode::RemoteError,
+            ErrorCode::InvalidUsage,
+            ErrorCode::Timeout,
+            ErrorCode::Aborted,
+            ErrorCode::ExecutorError,
+        ];
+        for (number, (code, name)) in codes.into_iter().zip(names).enumerate() {
+            assert_eq!(code as usize, number);
+            assert_eq!(code.to_string(), name);
+        }
+    }
+
+    #[test]
+    fn a_dead_peer_is_named() {
+        let error = Error::PeerDown {
+            rank: Some(7),
+            cause: "connection reset".into(),
+        };
+        assert_eq!(error.to_string(), "rank 7 is down: connection reset");
+        assert_eq!(error.status(), Status::PeerDown);
+        assert_eq!(error.code(), ErrorCode::RemoteError);
+    }
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+//! How the stream of a connection comes to be: one end dials, the other accepts, both prove that
+//! they have the job's key and each other's records.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mscclpp_bootstrap::link::{self, LinkId, LinkKey};
+use mscclpp_bootstrap::{BootstrapError, Deadline, JobKey};
+
+use crate::endpoint::{Endpoint, EndpointRecord};
+use crate::error::{Error, Result};
+
+/// How long to dial before looking whether the connection is still wanted.
+const DIAL: Duration = Duration::from_millis(500);
+
+/// Whether the stream is not wanted any more.
+type GivenUp<'a> = &'a dyn Fn() -> bool;
+
+/// Waits for the stream.
+pub(super) type Wait = Box<dyn FnOnce(GivenUp<'_>) -> Result<TcpStream> + Send>;
+
+/// A stream to come.
+pub(crate) struct Arrival {
+    /// Waits for it; runs on the connection's I/O thread.
+    pub(super) wait: Wait,
+    /// Ends the wait; may be called from any thread, at any time.
+    pub(super) cancel: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Arrival {
+    /// The stream between two endpoints. The one with the smaller nonce accepts, at the port of its
+    /// context, under its nonce as the id and a key that depends on the job's key and both nonces.
+    pub(crate) fn of(
+        local: &Endpoint,
+        remote: &EndpointRecord,
+        job_key: Option<&JobKey>,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        if local.nonce == remote.nonce {
+            return Err(Error::Record {
+                what: "endpoint",
+                detail: "it has this endpoint's number and is not this endpoint's".into(),
+            });
+        }
+        let accepts = local.nonce < remote.nonce;
+        let (first, second) = if accepts {
+            (local.nonce, remote.nonce)
+        } else {
+            (remote.nonce, local.nonce)
+        };
+        let id = LinkId::from_bytes(first);
+        let context = [first, second].concat();
+        let key = LinkKey::derive(job_key, "mscclpp-port ethernet connection", &context);
+        let (rank, address) = (remote.rank(), remote.address);
+        if accepts {
+            let acceptor = Arc::clone(&local.acceptor);
+            let expected = acceptor.expect(id, key.clone());
+            Ok(Self {
+                wait: Box::new(move |_| {
+                    let operation =
+                        || format!("waiting for the connection of the endpoint at {address}");
+                    (expected.accept(deadline)).map_err(|error| failed(operation(), rank, error))
+                }),
+                // An expectation of the same id takes the place of the first and ends it.
+                cancel: Box::new(move || drop(acceptor.expect(id, key.clone()))),
+            })
+        } else {
+            Ok(Self {
+                wait: Box::new(move |given_up| {
+                    loop {
+                        match link::connect(address, id, &key, deadline.at_most(DIAL)) {
+                            Ok(stream) => return Ok(stream),
+                            // The peer may not expect us yet: its call comes when it comes.
+                            Err(
+                                BootstrapError::LinkTimeout { .. }
+                                | BootstrapError::ProofRefused { .. },
+                            ) if !deadline.expired() && !given_up() => {}
+                            Err(error) => {
+                                return Err(failed(
+                                    format!("connecting to {address}"),
+                                    rank,
+                                    error,
+                                ));
+                            }
+                        }
+                    }
+                }),
+                cancel: Box::new(|| {}),
+            })
+        }
+    }
+}
+
+fn failed(operation: String, rank: Option<usize>, error: BootstrapError) -> Error {
+    match rank {
+        Some(rank) => Error::bootstrap(format!("{operation} (rank {rank})"), rank, error),
+        None => Error::Bootstrap {
+            operation,
+            source: Arc::new(error),
+        },
+    }
+}

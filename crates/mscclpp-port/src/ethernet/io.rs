@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: MIT
+//! The I/O thread of a connection: executes what arrives, and sends what the posting threads could
+//! not.
+
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::SeqCst;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::error::Error;
+use crate::ethernet::arrival::Wait;
+use crate::ethernet::receiver::{Inbound, Received, Receiver};
+use crate::ethernet::sender::Pumped;
+use crate::ethernet::socket::Socket;
+use crate::ethernet::{LINGER, Shared};
+use crate::refusal::Refused;
+
+/// Looks at the socket before the thread starts to yield, and before it parks. A look is a system
+/// call of a fraction of a microsecond; waking a parked thread can take tens of them.
+const SPINS: u32 = 1;
+const YIELDS: u32 = 150;
+
+/// Runs until the connection is over.
+pub(super) fn run(shared: &Shared, arrival: Wait) {
+    let done = DoneOnDrop(shared);
+    if let Some(socket) = connect(shared, arrival) {
+        Io::new(shared, socket).run();
+    }
+    drop(done);
+}
+
+/// Waits for the stream.
+fn connect(shared: &Shared, arrival: Wait) -> Option<&Socket> {
+    let given_up = || shared.given_up.load(SeqCst) || shared.status.is_failed();
+    let socket = arrival(&given_up).and_then(|stream| {
+        Socket::new(stream, shared.stall_timeout)
+            .map_err(|source| Error::io("set a connection's socket up", source))
+    });
+    match socket {
+        Ok(socket) => {
+            let socket = shared.socket.get_or_init(|| socket);
+            shared.event.ring_if_armed();
+            Some(socket)
+        }
+        Err(_) if given_up() => None,
+        Err(error) => {
+            shared.fail(error);
+            None
+        }
+    }
+}
+
+/// Tells the owner that the thread is through, also if it panics.
+struct DoneOnDrop<'a>(&'a Shared);
+
+impl Drop for DoneOnDrop<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.fail(Error::PeerDown {
+                rank: self.0.rank,
+                cause: "this end's I/O thread has panicked".into(),
+            });
+        }
+        self.0.shut_down();
+        self.0.sender.abandon();
+        self.0.set_done();
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Frames are executed.
+    Open,
+    /// The peer broke the rules: its bytes are thrown away until it goes, so that it can read the
+    /// refusal (closing over unread bytes would reset the connection under it).
+    Discarding,
+    /// The goodbye is sent; the peer has a moment to see it.
+    Leaving,
+}
+
+struct Io<'a> {
+    shared: &'a Shared,
+    socket: &'a Socket,
+    receiver: Receiver,
+    state: State,
+    /// Looks in vain since something arrived.
+    idle: u32,
+    stall: Stall,
+    /// When the end of this side must be over.
+    leave_by: Option<Instant>,
+    steps: u32,
+}
+
+struct Over;
+
+impl<'a> Io<'a> {
+    fn new(shared: &'a Shared, socket: &'a Socket) -> Self {
+        Self {
+            shared,
+            socket,
+            receiver: Receiver::new(shared.table.clone()),
+            state: State::Open,
+            idle: 0,
+            stall: Stall::new(),
+            leave_by: None,
+            steps: 0,
+        }
+    }
+
+    fn run(&mut self) {
+        while self.step().is_ok() {}
+    }
+
+    fn step(&mut self) -> Result<(), Over> {
+        self.steps = self.steps.wrapping_add(1);
+        // A peer that sends all the time must not keep this thread from the rest.
+        if self.steps.is_multiple_of(256) || self.closing() {
+            self.look_around()?;
+        }
+        let received = match self.state {
+            State::Open => self.receive()?,
+            State::Discarding | State::Leaving => self.discard()?,
+        };
+        let sender = &self.shared.sender;
+        if sender.is_stuck() {
+            let at_most = if received {
+                Duration::ZERO
+            } else {
+                self.tick()
+            };
+            if self.park(at_most)? {
+                self.pump()?;
+            }
+        } else if sender.has_answer() {
+            self.pump()?;
+        } else if received {
+            self.idle = 0;
+        } else {
+            self.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Executes what is there; whether there was anything.
+    fn receive(&mut self) -> Result<bool, Over> {
+        let shared = self.shared;
+        let mut handler = Handler {
+            shared,
+            over: false,
+        };
+        match self.receiver.receive(self.socket, &mut handler) {
+            Ok(Ok(Received::Bytes)) if handler.over => Err(Over),
+            Ok(Ok(Received::Bytes)) => Ok(true),
+            Ok(Ok(Received::Nothing)) => Ok(false),
+            Ok(Ok(Received::End)) if self.closing() => Err(Over),
+            Ok(Ok(Received::End)) => {
+                let cause = if self.receiver.mid_frame() {
+                    "its end of the connection closed inside a frame"
+                } else {
+                    "its end of the connection closed without a goodbye: it died or failed"
+                };
+                shared.peer_down(cause);
+                Err(Over)
+            }
+            Ok(Err(refused)) => {
+                shared.sender.refuse(refused);
+                let rank = shared.rank;
+                tracing::warn!(?rank, %refused, "refused an operation of the peer");
+                shared.status.fail(Error::RefusedPeer { rank, refused });
+                shared.event.ring_if_armed();
+                self.state = State::Discarding;
+                Ok(true)
+            }
+            Err(_) if self.closing() => Err(Over),
+            Err(error) => {
+                shared.peer_down(format!("receiving failed: {error}"));
+                Err(Over)
+            }
+        }
+    }
+
+    fn discard(&mut self) -> Result<bool, Over> {
+        match self.receiver.discard(self.socket) {
+            Ok(Received::Bytes) => Ok(true),
+            Ok(Received::Nothing) => Ok(false),
+            // The connection was over before: nothing new to tell.
+            Ok(Received::End) | Err(_) => Err(Over),
+        }
+    }
+
+    fn pump(&mut self) -> Result<(), Over> {
+        let sender = &self.shared.sender;
+        // Before the pump: who posts after it has looked at the queue must not rely on us.
+        sender.set_stuck(false);
+        match sender.pump(self.socket) {
+            Ok(Pumped::Done) => {}
+            Ok(Pumped::Stuck) => sender.set_stuck(true),
+            Err(error) => {
+                self.shared.pump_failed(error);
+                return Err(Over);
+            }
+        }
+        self.shared.event.ring_if_armed();
+        Ok(())
+    }
+
+    /// Nothing arrived and nothing can be sent: wait, first awake, then parked.
+    fn wait(&mut self) -> Result<(), Over> {
+        self.idle += 1;
+        if self.idle < SPINS {
+            std::hint::spin_loop();
+        } else if self.idle < SPINS + YIELDS {
+            thread::yield_now();
+        } else {
+            self.park(self.tick())?;
+        }
+        Ok(())
+    }
+
+    /// Parks until something arrives, the socket has room (if waited for), somebody rings, or the
+    /// time is up. Whether the socket has room.
+    fn park(&mut self, at_most: Duration) -> Result<bool, Over> {
+        let shared = self.shared;
+        let mut interest = PollFlags::IN;
+        if shared.sender.is_stuck() {
+            interest |= PollFlags::OUT;
+        }
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.socket.as_fd(), interest),
+            PollFd::from_borrowed_fd(shared.wake.as_fd(), PollFlags::IN),
+        ];
+        let timeout = Timespec {
+            tv_sec: at_most.as_secs().cast_signed(),
+            tv_nsec: at_most.subsec_nanos().into(),
+        };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => {
+                shared.peer_down(format!("waiting on its connection failed: {errno}"));
+                return Err(Over);
+            }
+        }
+        let ready = fds[0].revents();
+        if !(ready & !PollFlags::OUT).is_empty() {
+            self.idle = 0;
+        }
+        shared.wake.clear();
+        self.look_around()?;
+        Ok(ready.contains(PollFlags::OUT))
+    }
+
+    /// What is not an arrival: the owner closes, somebody failed the connection, the peer stalls.
+    fn look_around(&mut self) -> Result<(), Over> {
+        let shared = self.shared;
+        let now = Instant::now();
+        if self.state == State::Open && !self.closing() && shared.status.is_failed() {
+            shared.sender.close();
+            return Err(Over);
+        }
+        if self.state == State::Open && self.stall.seen(shared, now) {
+            shared.fail(Error::Stalled {
+                rank: shared.rank,
+                after: shared.stall_timeout,
+            });
+            return Err(Over);
+        }
+        if self.closing() {
+            if self.state == State::Discarding || shared.status.is_failed() {
+                return Err(Over);
+            }
+            if now > *self.leave_by.get_or_insert(now + LINGER) {
+                let rank = shared.rank;
+                tracing::warn!(?rank, "closed a connection whose peer does not read");
+                return Err(Over);
+            }
+            self.leave()?;
+        }
+        Ok(())
+    }
+
+    /// Sends what is queued, then the goodbye; then waits for the peer to see it.
+    fn leave(&mut self) -> Result<(), Over> {
+        let sender = &self.shared.sender;
+        if self.state == State::Open && !sender.is_stuck() {
+            if sender.has_posts() || sender.has_answer() {
+                self.pump()?;
+            }
+            if !sender.is_stuck() {
+                self.socket.shutdown(Shutdown::Write);
+                self.state = State::Leaving;
+            }
+        }
+        Ok(())
+    }
+
+    fn closing(&self) -> bool {
+        self.shared.closing.load(SeqCst)
+    }
+
+    /// How long to park before looking around.
+    fn tick(&self) -> Duration {
+        let longest = if self.closing() {
+            LINGER / 10
+        } else {
+            Duration::from_secs(1)
+        };
+        longest.min(self.shared.stall_timeout / 8)
+    }
+}
+
+/// Sees that the peer takes and acknowledges nothing although there is something to.
+struct Stall {
+    mark: u64,
+    since: Option<Instant>,
+}
+
+impl Stall {
+    fn new() -> Self {
+        Self {
+            mark: 0,
+            since: None,
+        }
+    }
+
+    fn seen(&mut self, shared: &Shared, now: Instant) -> bool {
+        let mark = shared.sender.progress_mark();
+        if !shared.sender.busy() {
+            self.since = None;
+        } else if self.since.is_none() || mark != self.mark {
+            self.since = Some(now);
+        }
+        self.mark = mark;
+        self.since
+            .is_some_and(|since| now - since > shared.stall_timeout)
+    }
+}
+
+/// What the peer's frames do to this end.
+struct Handler<'a> {
+    shared: &'a Shared,
+    over: bool,
+}
+
+impl Inbound for Handler<'_> {
+    fn executed(&mut self, ticket: u64) {
+        self.shared.sender.acknowledge(ticket);
+    }
+
+    fn acknowledged(&mut self, ticket: u64) -> bool {
+        let valid = self.shared.sender.acknowledged(ticket);
+        self.shared.event.ring_if_armed();
+        valid
+    }
+
+    fn refused(&mut self, refused: Refused) {
+        let rank = self.shared.rank;
+        self.shared.fail(Error::Refused { rank, refused });
+        self.over = true;
+    }
+
+    fn goodbye(&mut self) {
+        let Shared { status, rank, .. } = self.shared;
+        tracing::debug!(?rank, "the peer closed the connection");
+        status.fail(Error::PeerDown {
+            rank: *rank,
+            cause: "the peer closed the connection".into(),
+        });
+        self.shared.sender.close();
+        self.shared.event.ring_if_armed();
+        self.over = true;
+    }
+}

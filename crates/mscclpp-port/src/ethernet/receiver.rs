@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: MIT
+//! The receiving half of a connection: takes frames apart, checks them and executes them.
+//!
+//! A region is open only during a copy out of the receive buffer, or during one non-blocking
+//! receive straight into it: ending a registration never waits for a peer.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::ethernet::frame::{Frame, HEADER};
+use crate::ethernet::socket::{Range, Ranges, Socket};
+use crate::memory::RegistrationTable;
+use crate::refusal::{Operation, Refusal, Refused};
+use crate::shared;
+
+/// Size of the receive buffer.
+const BUFFER: usize = 256 << 10;
+/// Payloads with at least this much to come go straight to their destination.
+const DIRECT: u64 = 64 << 10;
+
+/// What the peer's frames ask of the sending half and the connection.
+pub(crate) trait Inbound {
+    /// Everything before the peer's flush is executed.
+    fn executed(&mut self, ticket: u64);
+    /// The peer acknowledged a flush; false if none was requested.
+    fn acknowledged(&mut self, ticket: u64) -> bool;
+    /// The peer refused something.
+    fn refused(&mut self, refused: Refused);
+    /// The peer closes.
+    fn goodbye(&mut self);
+}
+
+/// What one receive gave.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    Bytes,
+    Nothing,
+    End,
+}
+
+/// The payload of a write that is still arriving.
+#[derive(Clone, Copy)]
+struct Body {
+    key: u64,
+    offset: u64,
+    left: u64,
+}
+
+pub(crate) struct Receiver {
+    table: Arc<RegistrationTable>,
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+    body: Option<Body>,
+    ticket: u64,
+}
+
+impl Receiver {
+    pub(crate) fn new(table: Arc<RegistrationTable>) -> Self {
+        let buffer = vec![0; BUFFER].into_boxed_slice();
+        Self {
+            table,
+            buffer,
+            start: 0,
+            end: 0,
+            body: None,
+            ticket: 0,
+        }
+    }
+
+    /// Receives what is there, without waiting, and executes it. After a refusal the stream is of
+    /// no more use; call [`discard`](Self::discard) instead.
+    pub(crate) fn receive(
+        &mut self,
+        socket: &Socket,
+        inbound: &mut impl Inbound,
+    ) -> io::Result<Result<Received, Refused>> {
+        let got = match self.body {
+            Some(body) if body.left >= DIRECT => match self.receive_direct(socket, body)? {
+                Ok(got) => got,
+                Err(refused) => return Ok(Err(refused)),
+            },
+            _ => {
+                let got = receive_into(socket, &mut [], &mut self.buffer[self.end..])?;
+                self.end += got.unwrap_or(0);
+                got
+            }
+        };
+        Ok(match got {
+            None => Ok(Received::Nothing),
+            Some(0) => Ok(Received::End),
+            Some(_) => self.execute(inbound).map(|()| Received::Bytes),
+        })
+    }
+
+    /// Whether the stream ends inside a frame if it ends here.
+    pub(crate) fn mid_frame(&self) -> bool {
+        self.body.is_some() || self.start < self.end
+    }
+
+    /// Receives and forgets what is there.
+    pub(crate) fn discard(&mut self, socket: &Socket) -> io::Result<Received> {
+        Ok(match receive_into(socket, &mut [], &mut self.buffer)? {
+            None => Received::Nothing,
+            Some(0) => Received::End,
+            Some(_) => Received::Bytes,
+        })
+    }
+
+    /// Receives into the destination, and what follows the payload into the buffer.
+    fn receive_direct(
+        &mut self,
+        socket: &Socket,
+        body: Body,
+    ) -> io::Result<Result<Option<usize>, Refused>> {
+        debug_assert!(self.start == self.end);
+        (self.start, self.end) = (0, 0);
+        let region = match self.table.open_for_write(body.key) {
+            Ok(region) => region,
+            Err(reason) => return Ok(Err(body.refused(reason))),
+        };
+        let Some(guard) = region.enter() else {
+            return Ok(Err(body.refused(Refusal::UnknownKey)));
+        };
+        let base = match guard.range(body.offset, body.left) {
+            Ok(base) => base,
+            Err(reason) => return Ok(Err(body.refused(reason))),
+        };
+        let mut direct = [Range {
+            base,
+            len: body.left as usize,
+        }];
+        let got = receive_into(socket, &mut direct, &mut self.buffer)?;
+        drop(guard);
+        let placed = (got.unwrap_or(0) as u64).min(body.left);
+        self.end = got.unwrap_or(0) - placed as usize;
+        self.body = body.advance(placed);
+        Ok(Ok(got))
+    }
+
+    /// Executes every whole frame in the buffer, and as much of the last as is there.
+    fn execute(&mut self, inbound: &mut impl Inbound) -> Result<(), Refused> {
+        loop {
+            if let Some(body) = self.body {
+                let there = ((self.end - self.start) as u64).min(body.left);
+                let bytes = &self.buffer[self.start..self.start + there as usize];
+                self.place(body, bytes)?;
+                self.start += there as usize;
+                self.body = body.advance(there);
+                if self.body.is_some() {
+                    break;
+                }
+            }
+            let Some((header, _)) = self.buffer[self.start..self.end].split_first_chunk::<HEADER>()
+            else {
+                break;
+            };
+            let frame = Frame::decode(header)?;
+            self.start += HEADER;
+            self.dispatch(frame, inbound)?;
+        }
+        // What is left is less than a header: make room behind it.
+        self.buffer.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        Ok(())
+    }
+
+    fn dispatch(&mut self, frame: Frame, inbound: &mut impl Inbound) -> Result<(), Refused> {
+        match frame {
+            Frame::Write { key, offset, len } => {
+                let body = Body {
+                    key,
+                    offset,
+                    left: len,
+                };
+                // Refuse before the payload arrives, and before any of it is placed.
+                let region = self.table.open_for_write(key);
+                region
+                    .and_then(|r| {
+                        r.enter()
+                            .ok_or(Refusal::UnknownKey)?
+                            .range(offset, len)
+                            .map(drop)
+                    })
+                    .map_err(|reason| body.refused(reason))?;
+                self.body = Some(body);
+                Ok(())
+            }
+            Frame::Signal { key, offset } => self.add(Operation::Signal, key, offset, 1),
+            Frame::Accumulate {
+                key,
+                offset,
+                operand,
+            } => self.add(Operation::Accumulate, key, offset, operand),
+            Frame::Flush { ticket } if ticket > self.ticket => {
+                self.ticket = ticket;
+                inbound.executed(ticket);
+                Ok(())
+            }
+            Frame::Flush { ticket } => Err(out_of_turn(Operation::Flush, ticket)),
+            Frame::FlushAck { ticket } => {
+                if inbound.acknowledged(ticket) {
+                    Ok(())
+                } else {
+                    Err(out_of_turn(Operation::Unknown, ticket))
+                }
+            }
+            Frame::Nack(refused) => {
+                inbound.refused(refused);
+                Ok(())
+            }
+            Frame::Goodbye => {
+                inbound.goodbye();
+                Ok(())
+            }
+        }
+    }
+
+    fn place(&self, body: Body, bytes: &[u8]) -> Result<(), Refused> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let region = self.table.open_for_write(body.key);
+        region
+            .and_then(|region| {
+                let guard = region.enter().ok_or(Refusal::UnknownKey)?;
+                let to = guard.range(body.offset, bytes.len() as u64)?;
+                // SAFETY: the guard checked the range and keeps it valid.
+                unsafe { shared::store(to, bytes) };
+                Ok(())
+            })
+            .map_err(|reason| body.refused(reason))
+    }
+
+    fn add(
+        &self,
+        operation: Operation,
+        key: u64,
+        offset: u64,
+        operand: u64,
+    ) -> Result<(), Refused> {
+        (self.table.add(key, offset, operand)).map_err(|reason| Refused {
+            operation,
+            key,
+            offset,
+            len: 8,
+            reason,
+        })
+    }
+}
+
+impl Body {
+    fn advance(self, by: u64) -> Option<Self> {
+        let left = self.left - by;
+        (left > 0).then_some(Self {
+            offset: self.offset + by,
+            left,
+            ..self
+        })
+    }
+
+    fn refused(self, reason: Refusal) -> Refused {
+        let Self {
+            key,
+            offset,
+            left: len,
+        } = self;
+        Refused {
+            operation: Operation::Write,
+            key,
+            offset,
+            len,
+            reason,
+        }
+    }
+}
+
+fn out_of_turn(operation: Operation, ticket: u64) -> Refused {
+    Refused {
+        operation,
+        key: ticket,
+        offset: 0,
+        len: 0,
+        reason: Refusal::Protocol,
+    }
+}
+
+/// One non-blocking receive; `None` if nothing is there.
+fn receive_into(
+    socket: &Socket,
+    direct: &mut [Range],
+    buffer: &mut [u8],
+) -> io::Result<Option<usize>> {
+    let mut ranges = Ranges::new();
+    for range in direct {
+        ranges.push(*range);
+    }
+    ranges.push(Range {
+        base: buffer.as_mut_ptr(),
+        len: buffer.len(),
+    });
+    loop {
+        // SAFETY: `direct` ranges are vouched for by the guard that the caller holds; `buffer` is
+        // borrowed for the call.
+        match unsafe { socket.receive(&mut ranges) } {
+            Ok(got) => return Ok(Some(got)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

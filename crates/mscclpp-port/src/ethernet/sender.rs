@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: MIT
+//! The sending half of a connection: a bounded queue of posts, and whoever has time to send them.
+//!
+//! A post is a header and, for a write, a range of registered memory, which goes to the socket
+//! without a copy. Posting only queues. [`Sender::pump`] moves the queue into the socket without
+//! waiting, several frames a call; one thread pumps at a time and the others leave their posts to
+//! it. When the socket is full the connection's I/O thread takes over.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use crate::ethernet::frame::{Frame, HEADER, MAX_PAYLOAD};
+use crate::ethernet::socket::{Range, Ranges, Socket};
+use crate::memory::{Region, Target};
+use crate::refusal::Refused;
+
+/// What a trigger may need: a write, a signal and a flush.
+pub(crate) const TRIGGER_POSTS: usize = 3;
+/// Payload bytes taken from the queue at a time. Acknowledgements wait behind no more than this.
+const BATCH_BYTES: u64 = MAX_PAYLOAD;
+/// Sends of one pump, so that a pumping thread comes back whatever others post.
+const ROUNDS: usize = 64;
+
+/// One post of the queue.
+pub(crate) enum Post {
+    Write {
+        target: Target,
+        source: Arc<Region>,
+        from: u64,
+        len: u64,
+    },
+    Frame(Frame),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum PostError {
+    /// No room; nothing was queued.
+    Full,
+    /// The queue is closed by a failure or by the end of the connection.
+    Closed,
+}
+
+/// How a pump ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Pumped {
+    /// Nothing is left, or another thread is at it.
+    Done,
+    /// The socket is full, or the pump has done its share: the I/O thread must go on.
+    Stuck,
+}
+
+#[derive(Debug)]
+pub(crate) enum PumpError {
+    /// Raw memory that a write was to read is not registered any more.
+    SourceGone,
+    Socket(io::Error),
+}
+
+#[derive(Default)]
+struct Queue {
+    posts: VecDeque<Post>,
+    /// Highest flush ticket of the peer to acknowledge. Later ones include earlier ones.
+    ack: Option<u64>,
+    nack: Option<Refused>,
+    goodbye: bool,
+    requested: u64,
+    /// No more posts.
+    closed: bool,
+}
+
+/// A frame on its way into the socket.
+struct Outgoing {
+    header: [u8; HEADER],
+    payload: Option<(Arc<Region>, u64, u64)>,
+    /// Bytes of header and payload that the socket has taken.
+    sent: usize,
+    /// Whether a post of the queue ends with this frame.
+    ends_post: bool,
+}
+
+pub(crate) struct Sender {
+    queue: Mutex<Queue>,
+    /// The frames being sent; held by the thread that pumps.
+    wire: Mutex<VecDeque<Outgoing>>,
+    /// Something was queued that the pumping thread may not have seen.
+    kicked: AtomicBool,
+    /// The I/O thread has taken over, until the socket has room.
+    stuck: AtomicBool,
+    /// Posts queued and not yet wholly in the socket.
+    queued: AtomicUsize,
+    limit: usize,
+    /// An acknowledgement, refusal or goodbye is queued.
+    answers: AtomicBool,
+    requested: AtomicU64,
+    flushed: AtomicU64,
+    /// Bytes that the socket took, to see a stall.
+    sent: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sender {
+    /// `limit`: how many posts may wait, at least a trigger's.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            queue: Mutex::default(),
+            wire: Mutex::default(),
+            kicked: AtomicBool::new(false),
+            // Until there is a socket.
+            stuck: AtomicBool::new(true),
+            queued: AtomicUsize::new(0),
+            limit: limit.max(TRIGGER_POSTS),
+            answers: AtomicBool::new(false),
+            requested: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.queued.load(SeqCst) + TRIGGER_POSTS <= self.limit
+    }
+
+    pub(crate) fn post(&self, post: Post) -> Result<(), PostError> {
+        let mut queue = lock(&self.queue);
+        self.push(&mut queue, post)
+    }
+
+    /// Posts a flush and returns its ticket.
+    pub(crate) fn post_flush(&self) -> Result<u64, PostError> {
+        let mut queue = lock(&self.queue);
+        let ticket = queue.requested + 1;
+        self.push(&mut queue, Post::Frame(Frame::Flush { ticket }))?;
+        queue.requested = ticket;
+        self.requested.store(ticket, SeqCst);
+        Ok(ticket)
+    }
+
+    fn push(&self, queue: &mut Queue, post: Post) -> Result<(), PostError> {
+        if queue.closed {
+            return Err(PostError::Closed);
+        }
+        if self.queued.load(SeqCst) >= self.limit {
+            return Err(PostError::Full);
+        }
+        queue.posts.push_back(post);
+        self.queued.fetch_add(1, SeqCst);
+        Ok(())
+    }
+
+    /// Has the peer's flush acknowledged, ahead of the posts that wait.
+    pub(crate) fn acknowledge(&self, ticket: u64) {
+        lock(&self.queue).ack = Some(ticket);
+        self.answers.store(true, SeqCst);
+    }
+
+    /// Has the peer told of a refusal and closes the queue: its posts are dropped.
+    pub(crate) fn refuse(&self, refused: Refused) {
+        let mut queue = lock(&self.queue);
+        queue.nack = Some(refused);
+        self.close_queue(&mut queue);
+        self.answers.store(true, SeqCst);
+    }
+
+    /// Takes no more posts and says goodbye after those that wait.
+    pub(crate) fn finish(&self) {
+        let mut queue = lock(&self.queue);
+        queue.goodbye = !queue.closed;
+        queue.closed = true;
+        self.answers.store(true, SeqCst);
+    }
+
+    /// Takes no more posts and drops those that wait.
+    pub(crate) fn close(&self) {
+        let mut queue = lock(&self.queue);
+        queue.ack = None;
+        self.close_queue(&mut queue);
+    }
+
+    fn close_queue(&self, queue: &mut Queue) {
+        queue.closed = true;
+        self.queued.fetch_sub(queue.posts.len(), SeqCst);
+        queue.posts.clear();
+    }
+
+    /// Records an acknowledgement; false if it was for nothing that was asked.
+    pub(crate) fn acknowledged(&self, ticket: u64) -> bool {
+        let valid = ticket > self.flushed() && ticket <= self.requested.load(SeqCst);
+        if valid {
+            self.flushed.store(ticket, SeqCst);
+        }
+        valid
+    }
+
+    pub(crate) fn flushed(&self) -> u64 {
+        self.flushed.load(SeqCst)
+    }
+
+    /// Whether a post waits, or a flush for its acknowledgement.
+    pub(crate) fn busy(&self) -> bool {
+        self.queued.load(SeqCst) > 0 || self.requested.load(SeqCst) > self.flushed()
+    }
+
+    pub(crate) fn has_posts(&self) -> bool {
+        self.queued.load(SeqCst) > 0
+    }
+
+    /// Whether an answer to the peer waits.
+    pub(crate) fn has_answer(&self) -> bool {
+        self.answers.load(SeqCst)
+    }
+
+    /// Forgets the frames on their way: the connection is over.
+    pub(crate) fn abandon(&self) {
+        self.close();
+        lock(&self.wire).clear();
+    }
+
+    /// Whether the I/O thread has to send when the socket has room.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck.load(SeqCst)
+    }
+
+    /// Hands the sending over to the I/O thread.
+    pub(crate) fn set_stuck(&self, stuck: bool) {
+        self.stuck.store(stuck, SeqCst);
+    }
+
+    /// Grows while the peer takes or acknowledges anything.
+    pub(crate) fn progress_mark(&self) -> u64 {
+        self.sent.load(SeqCst).wrapping_add(self.flushed())
+    }
+
+    /// Moves what is queued into the socket, as far as it goes without waiting.
+    pub(crate) fn pump(&self, socket: &Socket) -> Result<Pumped, PumpError> {
+        self.kicked.store(true, SeqCst);
+        loop {
+            let mut wire = match self.wire.try_lock() {
+                Ok(wire) => wire,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                // The holder looks at `kicked` after it has unlocked.
+                Err(TryLockError::WouldBlock) => return Ok(Pumped::Done),
+            };
+            self.kicked.store(false, SeqCst);
+            let pumped = self.drain(&mut wire, socket);
+            drop(wire);
+            match pumped {
+                Ok(Pumped::Done) if self.kicked.load(SeqCst) => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn drain(&self, wire: &mut VecDeque<Outgoing>, socket: &Socket) -> Result<Pumped, PumpError> {
+        for _ in 0..ROUNDS {
+            self.refill(wire);
+            if wire.is_empty() {
+                return Ok(Pumped::Done);
+            }
+            match send(wire, socket) {
+                Ok(sent) => {
+                    self.sent.fetch_add(sent as u64, SeqCst);
+                    self.retire(wire, sent);
+                }
+                Err(PumpError::Socket(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Pumped::Stuck);
+                }
+                Err(PumpError::Socket(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Pumped::Stuck)
+    }
+
+    /// Takes frames from the queue until a batch is full. What answers the peer goes first.
+    fn refill(&self, wire: &mut VecDeque<Outgoing>) {
+        let mut bytes: u64 = wire.iter().map(Outgoing::payload_left).sum();
+        // Two ranges a frame.
+        if wire.len() >= 32 || bytes >= BATCH_BYTES {
+            return;
+        }
+        let mut queue = lock(&self.queue);
+        self.answers.store(queue.goodbye, SeqCst);
+        if let Some(ticket) = queue.ack.take() {
+            wire.push_back(Outgoing::control(Frame::FlushAck { ticket }));
+        }
+        if let Some(refused) = queue.nack.take() {
+            wire.push_back(Outgoing::control(Frame::Nack(refused)));
+        }
+        while wire.len() < 32 && bytes < BATCH_BYTES {
+            match queue.posts.front_mut() {
+                Some(Post::Write {
+                    target,
+                    source,
+                    from,
+                    len,
+                }) => {
+                    let step = (*len).min(MAX_PAYLOAD).min(BATCH_BYTES - bytes);
+                    let Target { key, offset } = *target;
+                    let ends_post = step == *len;
+                    wire.push_back(Outgoing {
+                        header: Frame::Write {
+                            key,
+                            offset,
+                            len: step,
+                        }
+                        .encode(),
+                        payload: Some((Arc::clone(source), *from, step)),
+                        sent: 0,
+                        ends_post,
+                    });
+                    bytes += step;
+                    target.offset += step;
+                    *from += step;
+                    *len -= step;
+                    if ends_post {
+                        queue.posts.pop_front();
+                    }
+                }
+                Some(Post::Frame(frame)) => {
+                    wire.push_back(Outgoing {
+                        ends_post: true,
+                        ..Outgoing::control(*frame)
+                    });
+                    queue.posts.pop_front();
+                }
+                None => {
+                    if std::mem::take(&mut queue.goodbye) {
+                        self.answers.store(false, SeqCst);
+                        wire.push_back(Outgoing::control(Frame::Goodbye));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Counts `sent` bytes off the front of the batch.
+    fn retire(&self, wire: &mut VecDeque<Outgoing>, mut sent: usize) {
+        while let Some(first) = wire.front_mut() {
+            let left = first.left();
+            if sent < left {
+                first.sent += sent;
+                return;
+            }
+            sent -= left;
+            if first.ends_post {
+                self.queued.fetch_sub(1, SeqCst);
+            }
+            wire.pop_front();
+        }
+    }
+}
+
+impl Outgoing {
+    fn control(frame: Frame) -> Self {
+        Self {
+            header: frame.encode(),
+            payload: None,
+            sent: 0,
+            ends_post: false,
+        }
+    }
+
+    fn payload_len(&self) -> u64 {
+        self.payload.as_ref().map_or(0, |(_, _, len)| *len)
+    }
+
+    fn payload_left(&self) -> u64 {
+        self.payload_len() - (self.sent.saturating_sub(HEADER)) as u64
+    }
+
+    fn left(&self) -> usize {
+        HEADER + self.payload_len() as usize - self.sent
+    }
+}
+
+/// Sends the batch in one call; returns how many bytes the socket took.
+fn send(wire: &mut VecDeque<Outgoing>, socket: &Socket) -> Result<usize, PumpError> {
+    let mut ranges = Ranges::new();
+    // Regions stay open during the call, which copies no more than the socket's buffer takes.
+    let mut guards = Vec::new();
+    for frame in wire.iter_mut() {
+        if ranges.left() < 2 {
+            break;
+        }
+        if frame.sent < HEADER {
+            let rest = &mut frame.header[frame.sent..];
+            ranges.push(Range {
+                base: rest.as_mut_ptr(),
+                len: rest.len(),
+            });
+        }
+        if let Some((region, from, len)) = &frame.payload {
+            let done = frame.sent.saturating_sub(HEADER) as u64;
+            let guard = region.enter_as_source().ok_or(PumpError::SourceGone)?;
+            // Checked when posted; a region never shrinks.
+            let base = guard
+                .range(from + done, len - done)
+                .map_err(|_| PumpError::SourceGone)?;
+            ranges.push(Range {
+                base,
+                len: (len - done) as usize,
+            });
+            if guard.is_locked() {
+                guards.push(guard);
+            }
+        }
+    }
+    // SAFETY: headers are borrowed from `wire`, which is not touched until the call returns;
+    // payloads lie in regions that their buffers (held by the frame's `Arc`) or `guards` keep valid.
+    let sent = unsafe { socket.send(&mut ranges) };
+    drop(guards);
+    sent.map_err(PumpError::Socket)
+}

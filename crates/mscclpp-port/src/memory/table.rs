@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MIT
+//! The registrations of a context, by key: what peers may reach, checked at every access.
+
+use std::collections::HashMap;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::AcqRel;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, Weak};
+
+use crate::buffer::Buffer;
+use crate::error::Error;
+use crate::memory::Registration;
+use crate::refusal::Refusal;
+use crate::shared;
+
+/// What peers may do with a registration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// Peers may write.
+    pub remote_write: bool,
+    /// Peers may signal and accumulate.
+    pub remote_atomic: bool,
+}
+
+impl Access {
+    /// Peers may do everything. The default.
+    pub const FULL: Self = Self {
+        remote_write: true,
+        remote_atomic: true,
+    };
+    /// Peers may do nothing: a source of writes only.
+    pub const LOCAL: Self = Self {
+        remote_write: false,
+        remote_atomic: false,
+    };
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self::FULL
+    }
+}
+
+/// Registered bytes. Holding one does not keep it registered.
+pub(crate) struct Region {
+    base: NonNull<u8>,
+    len: u64,
+    access: Access,
+    /// Keeps the bytes alive; raw registrations have none.
+    buffer: Option<Buffer>,
+    /// True while registered. Held for reading during an access from outside, which is a copy of
+    /// bounded size and never a wait, and for writing by the end of the registration: after that,
+    /// no access is going on and none will start.
+    open: RwLock<bool>,
+}
+
+// SAFETY: `base` points to memory that any thread may access; it is only reached through the atomic
+// accesses of `shared` and the operating system, under a guard or with the buffer kept alive.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// # Safety
+    /// `base` must be valid for reads and writes of `len` bytes until [`close`](Self::close)
+    /// returns, or, with a buffer, be inside that buffer.
+    pub(crate) unsafe fn new(
+        base: NonNull<u8>,
+        len: u64,
+        access: Access,
+        buffer: Option<Buffer>,
+    ) -> Self {
+        Self {
+            base,
+            len,
+            access,
+            buffer,
+            open: RwLock::new(true),
+        }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Opens the bytes for one access from outside; `None` if no longer registered.
+    pub(crate) fn enter(&self) -> Option<RegionGuard<'_>> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.then_some(RegionGuard {
+            region: self,
+            open: Some(open),
+        })
+    }
+
+    /// Opens the bytes as the source of a write posted here. A buffer's bytes outlive their
+    /// registration as long as this region is held, so a write that was posted goes through; raw
+    /// memory is the caller's again once deregistered, so it does not.
+    pub(crate) fn enter_as_source(&self) -> Option<RegionGuard<'_>> {
+        match self.buffer {
+            Some(_) => Some(RegionGuard {
+                region: self,
+                open: None,
+            }),
+            None => self.enter(),
+        }
+    }
+
+    /// Ends all access, waiting for a copy that is going on.
+    fn close(&self) {
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+}
+
+/// The right to touch a region's bytes, to be held for one bounded copy.
+pub(crate) struct RegionGuard<'a> {
+    region: &'a Region,
+    open: Option<RwLockReadGuard<'a, bool>>,
+}
+
+impl RegionGuard<'_> {
+    /// Whether dropping the guard matters: it keeps the region from being closed.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// The address of `len` bytes at `offset`.
+    pub(crate) fn range(&self, offset: u64, len: u64) -> Result<*mut u8, Refusal> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.region.len => {
+                // Inside the region, so the offset fits an address.
+                Ok(self.region.base.as_ptr().wrapping_add(offset as usize))
+            }
+            _ => Err(Refusal::OutOfBounds),
+        }
+    }
+
+    /// The address of the 8-byte word at `offset`.
+    pub(crate) fn word(&self, offset: u64) -> Result<*mut u8, Refusal> {
+        let at = self.range(offset, 8)?;
+        if at.addr().is_multiple_of(8) {
+            Ok(at)
+        } else {
+            Err(Refusal::Misaligned)
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Entry {
+    region: Arc<Region>,
+    registration: Weak<Registration>,
+}
+
+/// The table. One a context.
+#[derive(Default)]
+pub(crate) struct RegistrationTable {
+    entries: RwLock<HashMap<u64, Entry>>,
+}
+
+impl RegistrationTable {
+    /// Enters a registration under a fresh random key, which `make` gets.
+    pub(crate) fn insert(
+        &self,
+        region: Arc<Region>,
+        make: impl FnOnce(u64) -> Arc<Registration>,
+    ) -> Result<Arc<Registration>, Error> {
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let key = random_u64()?;
+            if key != 0 && !entries.contains_key(&key) {
+                let registration = make(key);
+                let weak = Arc::downgrade(&registration);
+                entries.insert(
+                    key,
+                    Entry {
+                        region,
+                        registration: weak,
+                    },
+                );
+                return Ok(registration);
+            }
+        }
+    }
+
+    /// Removes the key; when this returns, nobody touches the region's bytes for a peer.
+    pub(crate) fn remove(&self, key: u64) {
+        let entry = self
+            .entries
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&key);
+        if let Some(entry) = entry {
+            entry.region.close();
+        }
+    }
+
+    fn region(&self, key: u64) -> Result<Arc<Region>, Refusal> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries
+            .get(&key)
+            .map(|e| Arc::clone(&e.region))
+            .ok_or(Refusal::UnknownKey)
+    }
+
+    /// The region of a key that peers may write.
+    pub(crate) fn open_for_write(&self, key: u64) -> Result<Arc<Region>, Refusal> {
+        let region = self.region(key)?;
+        if region.access.remote_write {
+            Ok(region)
+        } else {
+            Err(Refusal::AccessDenied)
+        }
+    }
+
+    /// Executes a peer's `+= operand` on a word. A release: whoever sees the sum sees all that this
+    /// thread wrote before it.
+    pub(crate) fn add(&self, key: u64, offset: u64, operand: u64) -> Result<(), Refusal> {
+        let region = self.region(key)?;
+        if !region.access.remote_atomic {
+            return Err(Refusal::AccessDenied);
+        }
+        let guard = region.enter().ok_or(Refusal::UnknownKey)?;
+        let at = guard.word(offset)?;
+        // SAFETY: the guard checked range and alignment and keeps the word valid.
+        unsafe { shared::word(at) }.fetch_add(operand, AcqRel);
+        Ok(())
+    }
+
+    pub(crate) fn registration(&self, key: u64) -> Option<Arc<Registration>> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.get(&key)?.registration.upgrade()
+    }
+}
+
+/// A random number from the system.
+pub(crate) fn random_u64() -> Result<u64, Error> {
+    getrandom::u64()
+        .map_err(|source| Error::io("draw a random number", io::Error::other(source.to_string())))
+}

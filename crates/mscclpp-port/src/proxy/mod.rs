@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: MIT
+//! The thread that executes what kernels push into a FIFO.
+
+mod control;
+mod worker;
+
+use std::any::Any;
+use std::num::NonZeroU64;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
+
+use mscclpp_bootstrap::Deadline;
+use mscclpp_device::abi::{FifoDeviceHandle, ProxyTrigger, Status};
+
+use crate::env::env;
+use crate::error::{Error, Result};
+use crate::fifo::{Fifo, Ring};
+use control::Control;
+use worker::{Left, Worker};
+
+/// How much longer than its deadline a stopping thread is waited for: the handler may be in the
+/// middle of a call.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// What a handler did with a trigger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyHandlerResult {
+    /// It is executed: go on with the next.
+    Continue,
+    /// It cannot be executed yet: offer it again after [`ProxyHandler::progress`].
+    Hold,
+    /// It is executed, and the proxy is to end. Kernels that wait are released.
+    Stop,
+}
+
+/// What [`ProxyHandler::progress`] found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ProxyProgress {
+    /// Something was finished or sent: look again soon.
+    pub moved: bool,
+    /// Something that was started is not finished yet. A stopping proxy waits for it.
+    pub busy: bool,
+}
+
+/// What a proxy does with triggers. Called on the proxy's thread only.
+///
+/// No call may block: it would keep every channel of the proxy from going on.
+pub trait ProxyHandler: Send + 'static {
+    /// Executes the trigger at `position` of the FIFO.
+    fn handle(&mut self, trigger: ProxyTrigger, position: u64) -> ProxyHandlerResult;
+
+    /// Goes on with what was started earlier. Called once for each batch of triggers, and again and
+    /// again while there are none.
+    fn progress(&mut self) -> ProxyProgress {
+        ProxyProgress::default()
+    }
+
+    /// Sleeps for `nap` at most; returns early when something that was started can go on.
+    fn park(&mut self, nap: Duration) {
+        thread::sleep(nap);
+    }
+}
+
+impl<F> ProxyHandler for F
+where
+    F: FnMut(ProxyTrigger) -> ProxyHandlerResult + Send + 'static,
+{
+    fn handle(&mut self, trigger: ProxyTrigger, _position: u64) -> ProxyHandlerResult {
+        self(trigger)
+    }
+}
+
+/// A FIFO and the thread that executes its triggers, in push order.
+///
+/// All methods may be called from any thread. The thread polls: it spins and yields for some
+/// hundred microseconds after the last work, then naps, ever longer, a millisecond at most, so that
+/// an idle proxy takes some percent of a core.
+///
+/// [`Proxy::stop`] and dropping both drain: what was pushed is executed and finished first, under a
+/// deadline. After that, kernels that wait on the FIFO (for room, or in a flush) return
+/// [`Status::Aborted`]. A kernel may use the [`FifoDeviceHandle`] as long as the proxy exists.
+pub struct Proxy {
+    ring: Arc<Ring>,
+    state: Mutex<State>,
+}
+
+enum State {
+    Ready(Worker),
+    Running(Running),
+    /// The thread died or was left behind; the reason.
+    Gone(String),
+}
+
+struct Running {
+    control: Arc<Control>,
+    thread: JoinHandle<()>,
+    id: ThreadId,
+    outcome: Receiver<Result<(Worker, Left), String>>,
+}
+
+impl Proxy {
+    /// A proxy that is not started yet, with a FIFO of `fifo_size` slots. Triggers that are pushed
+    /// before the start wait for it.
+    ///
+    /// # Errors
+    /// [`Error::FifoSize`] unless the size is a power of two, at most 2^20.
+    pub fn new(fifo_size: usize, handler: impl ProxyHandler) -> Result<Self> {
+        let fifo = Fifo::new(fifo_size)?;
+        Ok(Self {
+            ring: Arc::clone(fifo.ring()),
+            state: Mutex::new(State::Ready(Worker {
+                fifo,
+                handler: Box::new(handler),
+            })),
+        })
+    }
+
+    /// What kernels need to push.
+    pub fn fifo(&self) -> FifoDeviceHandle {
+        self.ring.device_handle()
+    }
+
+    /// Number of slots of the FIFO.
+    pub fn fifo_size(&self) -> usize {
+        self.ring.size()
+    }
+
+    /// What kernels that wait on the FIFO are told: [`Status::Ok`], or [`Status::Aborted`] after
+    /// a stop and after the thread's death.
+    pub fn status(&self) -> Status {
+        self.ring.status().status().unwrap_or(Status::Aborted)
+    }
+
+    /// Starts the thread. A stopped proxy can be started again and goes on with what was pushed
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::ProxyRunning`] if it runs; [`Error::ProxyGone`] if its thread died or did not end
+    /// when it was stopped; [`Error::FifoBroken`] if kernels gave up while they waited for room in
+    /// the stopped FIFO, because their slots stay empty for ever; [`Error::Io`] if the system
+    /// starts no thread.
+    pub fn start(&self) -> Result<()> {
+        let mut state = self.lock();
+        match &*state {
+            State::Ready(_) => self.ring.clear_status()?,
+            State::Running(_) => return Err(Error::ProxyRunning),
+            State::Gone(cause) => return Err(Error::gone(cause)),
+        }
+        let gone = State::Gone("its thread could not be started".into());
+        let State::Ready(worker) = std::mem::replace(&mut *state, gone) else {
+            return Ok(());
+        };
+        *state = State::Running(Running::spawn(worker, Arc::clone(&self.ring))?);
+        Ok(())
+    }
+
+    /// Stops the thread: executes what was pushed until now, waits until all that was started is
+    /// finished, then releases kernels that wait. All of it ends at `deadline`, up to half a second
+    /// late. Stopping what does not run is no error.
+    ///
+    /// # Errors
+    /// [`Error::NotDrained`] if the deadline passed first; kernels are released and the proxy can
+    /// be started again all the same. [`Error::ProxyGone`] if the thread died, or hangs in the
+    /// handler and is left behind.
+    pub fn stop(&self, deadline: Deadline) -> Result<()> {
+        let mut state = self.lock();
+        let asked = Instant::now();
+        let outcome = match &*state {
+            State::Ready(_) => return Ok(()),
+            State::Gone(cause) => return Err(Error::gone(cause)),
+            State::Running(running) => running.stop(deadline),
+        };
+        self.ring.set_aborted();
+        let running = match outcome {
+            Ok((worker, left)) => {
+                let running = std::mem::replace(&mut *state, State::Ready(worker));
+                if left.triggers == 0 && !left.busy {
+                    (running, Ok(()))
+                } else {
+                    let waited = asked.elapsed();
+                    let triggers = left.triggers;
+                    (running, Err(Error::NotDrained { triggers, waited }))
+                }
+            }
+            Err(cause) => {
+                let error = Error::gone(&cause);
+                // Not joined: it may never end. It owns all that it uses.
+                *state = State::Gone(cause);
+                return Err(error);
+            }
+        };
+        if let (State::Running(running), result) = running {
+            // It has sent its outcome as the last thing it does.
+            let _ = running.thread.join();
+            return result;
+        }
+        Ok(())
+    }
+
+    /// Whether the thread runs and serves the FIFO.
+    pub fn is_running(&self) -> bool {
+        matches!(&*self.lock(), State::Running(running) if !running.thread.is_finished())
+    }
+
+    pub(crate) fn ring(&self) -> &Arc<Ring> {
+        &self.ring
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running {
+    fn spawn(mut worker: Worker, ring: Arc<Ring>) -> Result<Self> {
+        let control = Arc::new(Control::new());
+        let (send, outcome) = sync_channel(1);
+        let shared = Arc::clone(&control);
+        let body = move || {
+            // Sub-millisecond naps mean what they say; the default slack is 50 microseconds.
+            if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000)) {
+                tracing::debug!(%error, "the proxy thread keeps its default timer slack");
+            }
+            let result = catch_unwind(AssertUnwindSafe(|| worker.run(&shared)));
+            // Before anything else: nobody serves the FIFO any more.
+            ring.set_aborted();
+            let outcome = match result {
+                Ok(left) => Ok((worker, left)),
+                Err(panic) => {
+                    let cause = panic_text(&*panic);
+                    tracing::error!(%cause, "the proxy thread died; kernels that wait are released");
+                    Err(cause)
+                }
+            };
+            let _ = send.send(outcome);
+        };
+        let thread = thread::Builder::new()
+            .name("mscclpp-proxy".into())
+            .spawn(body)
+            .map_err(|source| Error::io("start the proxy thread", source))?;
+        Ok(Self {
+            id: thread.thread().id(),
+            control,
+            thread,
+            outcome,
+        })
+    }
+
+    fn stop(&self, deadline: Deadline) -> Result<(Worker, Left), String> {
+        if thread::current().id() == self.id {
+            self.control.stop_by(Instant::now());
+            return Err("it was stopped by its own handler".into());
+        }
+        self.control.stop_by(deadline.at());
+        match self.outcome.recv_timeout(deadline.remaining() + GRACE) {
+            Ok(Ok(outcome)) => Ok(outcome),
+            Ok(Err(panic)) => Err(format!("its thread panicked: {panic}")),
+            Err(RecvTimeoutError::Timeout) => Err("its handler does not return".into()),
+            Err(RecvTimeoutError::Disconnected) => Err("its thread vanished".into()),
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(ToString::to_string)
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without text".into())
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let running = matches!(&*self.lock(), State::Running(_));
+        if running && let Err(error) = self.stop(Deadline::after(env().proxy_stop_timeout)) {
+            tracing::warn!(%error, "a proxy was dropped before all its work was done");
+        }
+        self.ring.set_aborted();
+    }
+}
+
+impl std::fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Proxy")
+            .field("fifo_size", &self.fifo_size())
+            .field("status", &self.status())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;

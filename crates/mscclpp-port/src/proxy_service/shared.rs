@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+//! What a service's callers and its proxy thread share.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use mscclpp_device::abi::{MAX_MEMORIES, MAX_SEMAPHORES};
+
+use crate::connection::Connection;
+use crate::error::{Error, Result};
+use crate::flush::FlushWord;
+use crate::memory::RegisteredMemory;
+use crate::semaphore::Host2DeviceSemaphore;
+use crate::table::Table;
+
+/// At most one warning about triggers of no connection in this time.
+const WARNING_EVERY: Duration = Duration::from_secs(1);
+
+/// A connection as one service sees it. Connections may serve several services; each has a flush
+/// word of its own, because positions of two FIFOs cannot be compared.
+pub(crate) struct Lane {
+    pub(super) index: usize,
+    pub(crate) connection: Connection,
+    pub(crate) flush: Arc<FlushWord>,
+}
+
+impl Lane {
+    pub(crate) fn is_of(&self, connection: &Connection) -> bool {
+        Arc::ptr_eq(self.connection.sticky(), connection.sticky())
+    }
+}
+
+/// An entry of the semaphore table.
+pub(crate) struct Entry {
+    pub(crate) semaphore: Arc<Host2DeviceSemaphore>,
+    pub(crate) lane: Arc<Lane>,
+}
+
+/// The tables that triggers name entries of.
+pub(crate) struct Tables {
+    pub(crate) semaphores: Table<Entry>,
+    pub(crate) memories: Table<RegisteredMemory>,
+    lanes: Mutex<Vec<Arc<Lane>>>,
+    strays: Mutex<Strays>,
+}
+
+/// Triggers that name no connection, so that no connection can be told.
+#[derive(Default)]
+struct Strays {
+    first: Option<Error>,
+    count: u64,
+    warned: Option<Instant>,
+}
+
+impl Tables {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            semaphores: Table::new("semaphores", MAX_SEMAPHORES),
+            memories: Table::new("memories", MAX_MEMORIES),
+            lanes: Mutex::default(),
+            strays: Mutex::default(),
+        })
+    }
+
+    pub(super) fn add_semaphore(&self, semaphore: Arc<Host2DeviceSemaphore>) -> Result<u32> {
+        let lane = self.lane(semaphore.connection());
+        self.semaphores.push(Entry { semaphore, lane })
+    }
+
+    /// The lane of a connection, made when it is first seen.
+    fn lane(&self, connection: &Connection) -> Arc<Lane> {
+        let mut lanes = lock(&self.lanes);
+        if let Some(lane) = lanes.iter().find(|lane| lane.is_of(connection)) {
+            return Arc::clone(lane);
+        }
+        let lane = Arc::new(Lane {
+            index: lanes.len(),
+            connection: connection.clone(),
+            flush: FlushWord::new(),
+        });
+        lanes.push(Arc::clone(&lane));
+        lane
+    }
+
+    pub(crate) fn memory(&self, id: u32) -> Result<&RegisteredMemory> {
+        self.memories.get(id).ok_or_else(|| Error::UnknownMemory {
+            id,
+            known: self.memories.len(),
+        })
+    }
+
+    pub(crate) fn semaphore(&self, id: u32) -> Result<&Entry> {
+        self.semaphores
+            .get(id)
+            .ok_or_else(|| Error::UnknownSemaphore {
+                id,
+                known: self.semaphores.len(),
+            })
+    }
+
+    /// Records a trigger of no connection: the first error is kept, all are counted.
+    pub(super) fn stray(&self, error: Error) {
+        let mut strays = lock(&self.strays);
+        strays.count += 1;
+        let now = Instant::now();
+        if strays.warned.is_none_or(|at| now - at >= WARNING_EVERY) {
+            strays.warned = Some(now);
+            tracing::warn!(%error, count = strays.count, "a trigger was dropped");
+        }
+        strays.first.get_or_insert(error);
+    }
+
+    pub(super) fn strays(&self) -> (Option<Error>, u64) {
+        let strays = lock(&self.strays);
+        (strays.first.clone(), strays.count)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: MIT
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mscclpp_device::abi::{MAX_MEMORIES, MAX_SEMAPHORES, ProxyTrigger, Transfer, Trigger};
+
+use super::*;
+use crate::ErrorCode;
+use crate::testing::{Fake, Op, PATIENCE, device_semaphore, eventually, memory, semaphore};
+
+fn soon() -> Deadline {
+    Deadline::after(PATIENCE)
+}
+
+fn push_raw(service: &ProxyService, trigger: ProxyTrigger) -> u64 {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(position) = service.shared.proxy.ring().try_push(trigger) {
+            return position;
+        }
+        assert!(Instant::now() < until, "no room");
+        thread::yield_now();
+    }
+}
+
+fn push(service: &ProxyService, trigger: Trigger) -> u64 {
+    push_raw(service, trigger.encode().unwrap())
+}
+
+fn transfer(dst: u32, src: u32, offset: u64, size: u64) -> Transfer {
+    Transfer {
+        dst,
+        dst_offset: offset,
+        src,
+        src_offset: offset + 1,
+        size,
+    }
+}
+
+fn write(offset: u64, len: u64) -> Op {
+    Op::Write {
+        dst: offset,
+        src: offset + 1,
+        len,
+    }
+}
+
+/// A service with memory 0 of 64 bytes, and a semaphore for each of some connections.
+struct Bench {
+    service: ProxyService,
+    connections: Vec<Connection>,
+    fakes: Vec<Fake>,
+}
+
+impl Bench {
+    fn new(connections: usize) -> Self {
+        let service = ProxyService::new(64).unwrap();
+        assert_eq!(service.add_memory(memory(64)).unwrap(), MemoryId(0));
+        let (connections, fakes): (Vec<_>, Vec<_>) = (0..connections).map(Fake::connect).unzip();
+        for (id, connection) in (0_u32..).zip(&connections) {
+            let semaphore = semaphore(connection);
+            assert_eq!(service.add_semaphore(semaphore).unwrap(), SemaphoreId(id));
+        }
+        Self {
+            service,
+            connections,
+            fakes,
+        }
+    }
+
+    fn started(connections: usize) -> Self {
+        let bench = Self::new(connections);
+        bench.service.start_proxy().unwrap();
+        bench
+    }
+
+    /// One past the highest flushed position, as kernels of a channel see it.
+    fn flushed(&self, semaphore: u32) -> u64 {
+        let entry = self.service.shared.tables.semaphore(semaphore).unwrap();
+        entry.lane.flush.done()
+    }
+}
+
+#[test]
+fn each_trigger_becomes_its_operations_in_push_order() {
+    let bench = Bench::started(1);
+    let put = |offset| transfer(0, 0, offset, 8);
+    let (operand, dst_offset) = (-((1 << 32) + 3), 24);
+    for trigger in [
+        Trigger::Put {
+            transfer: put(0),
+            semaphore: 0,
+        },
+        Trigger::Signal { semaphore: 0 },
+        Trigger::PutWithSignal {
+            transfer: put(8),
+            semaphore: 0,
+        },
+        Trigger::Accumulate {
+            dst: 0,
+            dst_offset,
+            operand,
+            semaphore: 0,
+        },
+        Trigger::Flush { semaphore: 0 },
+        Trigger::PutWithSignalAndFlush {
+            transfer: put(16),
+            semaphore: 0,
+        },
+    ] {
+        push(&bench.service, trigger);
+    }
+    bench.service.stop_proxy().unwrap();
+    let expected = [
+        write(0, 8),
+        Op::Signal,
+        write(8, 8),
+        Op::Signal,
+        Op::Accumulate {
+            dst: dst_offset,
+            operand,
+        },
+        Op::Flush,
+        write(16, 8),
+        Op::Signal,
+        Op::Flush,
+    ];
+    assert_eq!(bench.fakes[0].ops(), expected);
+    assert_eq!(bench.flushed(0), 6);
+    assert!(bench.connections[0].status().is_none());
+}
+
+#[test]
+fn a_flush_is_not_delayed_by_what_is_posted_after_it() {
+    let bench = Bench::started(1);
+    bench.fakes[0].finish_flushes(0);
+    let first = push(&bench.service, Trigger::Flush { semaphore: 0 });
+    let second = push(&bench.service, Trigger::Flush { semaphore: 0 });
+    let mut posted = 0;
+    eventually("operations under a pending flush", || {
+        push(&bench.service, Trigger::Signal { semaphore: 0 });
+        posted += 1;
+        bench.fakes[0].ops().len() > 50
+    });
+    assert_eq!(bench.flushed(0), 0);
+    bench.fakes[0].finish_flushes(1);
+    eventually("the first flush, while signals go on", || {
+        push(&bench.service, Trigger::Signal { semaphore: 0 });
+        bench.flushed(0) == first + 1
+    });
+    bench.fakes[0].finish_flushes(2);
+    eventually("the second flush", || bench.flushed(0) == second + 1);
+}
+
+#[test]
+fn two_services_flush_one_connection_apart() {
+    let (connection, fake) = Fake::connect(1);
+    let services: Vec<_> = (0..2)
+        .map(|_| {
+            let service = ProxyService::new(8).unwrap();
+            service.add_semaphore(semaphore(&connection)).unwrap();
+            service.start_proxy().unwrap();
+            service
+        })
+        .collect();
+    let done = |service: &ProxyService| {
+        let entry = service.shared.tables.semaphore(0).unwrap();
+        entry.lane.flush.done()
+    };
+    for _ in 0..5 {
+        push(&services[0], Trigger::Signal { semaphore: 0 });
+    }
+    fake.finish_flushes(0);
+    push(&services[1], Trigger::Flush { semaphore: 0 });
+    eventually("the flush of the second", || {
+        fake.ops().contains(&Op::Flush)
+    });
+    let position = push(&services[0], Trigger::Flush { semaphore: 0 });
+    eventually("both flushes", || fake.ops().len() == 7);
+    fake.finish_flushes(1);
+    eventually("the second's", || done(&services[1]) == 1);
+    assert_eq!(done(&services[0]), 0);
+    fake.finish_flushes(2);
+    eventually("the first's", || done(&services[0]) == position + 1);
+    assert_eq!(done(&services[1]), 1);
+}
+
+#[test]
+fn channels_of_one_connection_share_its_flushes() {
+    let bench = Bench::new(1);
+    let second = bench
+        .service
+        .add_semaphore(semaphore(&bench.connections[0]));
+    let handle = |id| {
+        let channel = bench.service.base_port_channel(id).unwrap();
+        channel.device_handle()
+    };
+    let (a, b) = (handle(SemaphoreId(0)), handle(second.unwrap()));
+    assert_eq!(a.flush_done_pos, b.flush_done_pos);
+    assert_eq!(a.semaphore.status, b.semaphore.status);
+    assert_ne!(a.semaphore.inbound_token, b.semaphore.inbound_token);
+    assert_ne!(
+        a.semaphore.expected_inbound_token,
+        b.semaphore.expected_inbound_token
+    );
+}
+
+/// Pushes a trigger that cannot be executed, and gives the error of its connection back. Checks
+/// that another connection goes on.
+fn error_of(bench: &Bench, trigger: ProxyTrigger) -> Error {
+    push_raw(&bench.service, trigger);
+    eventually("an error", || bench.connections[0].status().is_some());
+    push(&bench.service, Trigger::Signal { semaphore: 0 });
+    let position = push(&bench.service, Trigger::Flush { semaphore: 1 });
+    eventually("the other connection", || bench.flushed(1) == position + 1);
+    assert!(bench.connections[1].status().is_none());
+    assert_eq!(bench.fakes[0].ops(), [], "executed on a failed connection");
+    bench.connections[0].status().unwrap()
+}
+
+#[test]
+fn a_put_with_an_unknown_memory_ends_its_connection_only() {
+    let bench = Bench::started(2);
+    let trigger = Trigger::PutWithSignal {
+        transfer: transfer(0, 77, 4, 8),
+        semaphore: 0,
+    };
+    let error = error_of(&bench, trigger.encode().unwrap());
+    let text = error.to_string();
+    assert!(text.contains("memory id 77 is unknown"), "{text}");
+    assert!(
+        text.contains("8 bytes from memory 77 at offset 5"),
+        "{text}"
+    );
+    assert_eq!(error.status(), Status::QueueError);
+}
+
+#[test]
+fn a_put_beyond_a_memory_names_memory_offset_and_size() {
+    let bench = Bench::started(2);
+    let trigger = Trigger::Put {
+        transfer: transfer(0, 0, u64::from(u32::MAX) - 1, u64::from(u32::MAX)),
+        semaphore: 0,
+    };
+    let text = error_of(&bench, trigger.encode().unwrap()).to_string();
+    for part in ["out of bounds", "memory 0", "4294967294", "4294967295"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn a_put_with_an_empty_placeholder_ends_its_connection() {
+    let bench = Bench::started(2);
+    let id = bench
+        .service
+        .add_memory(RegisteredMemory::default())
+        .unwrap();
+    let channel = bench.service.port_channel(SemaphoreId(0), id, MemoryId(0));
+    assert!(channel.is_ok(), "a placeholder may be bound");
+    let trigger = Trigger::Put {
+        transfer: transfer(id.into(), 0, 0, 8),
+        semaphore: 0,
+    };
+    let error = error_of(&bench, trigger.encode().unwrap());
+    assert!(error.to_string().contains("empty placeholder"), "{error}");
+    assert_eq!(error.code(), ErrorCode::InvalidUsage);
+}
+
+#[test]
+fn opcodes_that_do_not_exist_end_the_connection() {
+    for opcode in [0_u64, 5] {
+        let bench = Bench::started(2);
+        let trigger = ProxyTrigger {
+            fst: 0,
+            snd: opcode << 50,
+        };
+        let error = error_of(&bench, trigger);
+        assert!(matches!(error, Error::BadTrigger { .. }), "{error}");
+        assert!(
+            error.to_string().contains(&format!("opcode {opcode}")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_trigger_of_no_semaphore_is_counted_and_dropped() {
+    let bench = Bench::started(1);
+    assert!(bench.service.error().is_none());
+    for _ in 0..3 {
+        push(&bench.service, Trigger::Signal { semaphore: 1023 });
+    }
+    let position = push(&bench.service, Trigger::Flush { semaphore: 0 });
+    eventually("the next trigger", || bench.flushed(0) == position + 1);
+    assert_eq!(bench.service.dropped_triggers(), 3);
+    assert!(matches!(
+        bench.service.error(),
+        Some(Error::UnknownSemaphore { id: 1023, known: 1 })
+    ));
+}
+
+#[test]
+fn a_failed_write_is_sticky_and_abandons_flushes() {
+    let bench = Bench::started(2);
+    bench.fakes[0].finish_flushes(0);
+    push(&bench.service, Trigger::Flush { semaphore: 0 });
+    bench.fakes[0].fail_write(Error::PeerDown {
+        rank: Some(0),
+        cause: "test".into(),
+    });
+    push(
+        &bench.service,
+        Trigger::Put {
+            transfer: transfer(0, 0, 0, 8),
+            semaphore: 0,
+        },
+    );
+    eventually("the error", || bench.connections[0].status().is_some());
+    let error = bench.connections[0].status().unwrap();
+    assert_eq!(error.status(), Status::PeerDown);
+    bench.fakes[0].finish_flushes(9);
+    // The pending flush does not keep the proxy from stopping, and is not reported as done.
+    bench.service.stop_proxy_by(soon()).unwrap();
+    assert_eq!(bench.flushed(0), 0);
+}
+
+#[test]
+fn failing_progress_ends_the_connection() {
+    let bench = Bench::started(1);
+    bench.fakes[0].fail_progress(Error::Stalled {
+        rank: Some(0),
+        after: PATIENCE,
+    });
+    push(&bench.service, Trigger::Flush { semaphore: 0 });
+    eventually("the error", || bench.connections[0].status().is_some());
+    assert!(matches!(
+        bench.connections[0].status(),
+        Some(Error::Stalled { .. })
+    ));
+    bench.service.stop_proxy_by(soon()).unwrap();
+}
+
+#[test]
+fn a_full_connection_holds_its_trigger_while_flushes_of_others_finish() {
+    let bench = Bench::started(2);
+    bench.fakes[1].finish_flushes(0);
+    let flush = push(&bench.service, Trigger::Flush { semaphore: 1 });
+    bench.fakes[0].set_full(true);
+    push(&bench.service, Trigger::Signal { semaphore: 0 });
+    let behind = push(&bench.service, Trigger::Signal { semaphore: 1 });
+    bench.fakes[1].finish_flushes(1);
+    eventually("the other's flush", || bench.flushed(1) == flush + 1);
+    assert_eq!(bench.fakes[0].ops(), []);
+    assert_eq!(bench.fakes[1].ops(), [Op::Flush]);
+    bench.fakes[0].set_full(false);
+    eventually("the rest", || {
+        bench.service.shared.proxy.ring().tail() == behind + 1
+    });
+    assert_eq!(bench.fakes[0].ops(), [Op::Signal]);
+    assert_eq!(bench.fakes[1].ops(), [Op::Flush, Op::Signal]);
+}
+
+#[test]
+fn a_trigger_whose_room_others_take_goes_on_where_it_stopped() {
+    let bench = Bench::new(1);
+    bench.fakes[0].set_room(1);
+    for offset in [0, 8] {
+        push(
+            &bench.service,
+            Trigger::PutWithSignalAndFlush {
+                transfer: transfer(0, 0, offset, 8),
+                semaphore: 0,
+            },
+        );
+    }
+    bench.service.start_proxy().unwrap();
+    let mut expected = vec![];
+    for op in [
+        write(0, 8),
+        Op::Signal,
+        Op::Flush,
+        write(8, 8),
+        Op::Signal,
+        Op::Flush,
+    ] {
+        expected.push(op);
+        eventually("one more operation", || bench.fakes[0].ops() == expected);
+        bench.fakes[0].set_room(1);
+    }
+    eventually("both flushes", || bench.flushed(0) == 2);
+    assert!(bench.connections[0].status().is_none());
+}
+
+#[test]
+fn a_held_trigger_goes_on_when_its_connection_fails() {
+    let bench = Bench::started(2);
+    bench.fakes[0].set_full(true);
+    push(&bench.service, Trigger::Signal { semaphore: 0 });
+    let behind = push(&bench.service, Trigger::Flush { semaphore: 1 });
+    bench.connections[0].fail(Error::PeerDown {
+        rank: Some(0),
+        cause: "test".into(),
+    });
+    eventually("the other connection", || bench.flushed(1) == behind + 1);
+}
+
+#[test]
+fn stopping_waits_for_flushes_until_its_deadline() {
+    let bench = Bench::started(1);
+    bench.fakes[0].finish_flushes(0);
+    push(&bench.service, Trigger::Flush { semaphore: 0 });
+    let fake = bench.fakes[0].clone();
+    let helper = thread::spawn(move || {
+        eventually("the flush", || fake.ops() == [Op::Flush]);
+        thread::sleep(Duration::from_millis(20));
+        fake.finish_flushes(1);
+    });
+    bench.service.stop_proxy_by(soon()).unwrap();
+    assert_eq!(bench.flushed(0), 1);
+    helper.join().unwrap();
+
+    // The next one never finishes.
+    bench.service.start_proxy().unwrap();
+    push(&bench.service, Trigger::Flush { semaphore: 0 });
+    let deadline = Deadline::after(Duration::from_millis(50));
+    let error = bench.service.stop_proxy_by(deadline).unwrap_err();
+    assert!(
+        matches!(error, Error::NotDrained { triggers: 0, .. }),
+        "{error}"
+    );
+    assert_eq!(bench.service.status(), Status::Aborted);
+    assert_eq!(bench.flushed(0), 1);
+}
+
+#[test]
+fn a_flush_that_outlived_a_stop_finishes_after_the_restart() {
+    let bench = Bench::started(1);
+    bench.fakes[0].finish_flushes(0);
+    push(&bench.service, Trigger::Flush { semaphore: 0 });
+    let deadline = Deadline::after(Duration::from_millis(20));
+    bench.service.stop_proxy_by(deadline).unwrap_err();
+    bench.fakes[0].finish_flushes(1);
+    bench.service.start_proxy().unwrap();
+    eventually("the flush", || bench.flushed(0) == 1);
+}
+
+#[test]
+fn tables_are_limited_by_what_triggers_can_name() {
+    let bench = Bench::new(1);
+    let shared = device_semaphore(&bench.connections[0]);
+    for id in 1..MAX_SEMAPHORES {
+        let added = bench.service.add_host2device_semaphore(Arc::clone(&shared));
+        assert_eq!(added.unwrap(), SemaphoreId(id));
+    }
+    let error = bench.service.add_host2device_semaphore(shared).unwrap_err();
+    assert!(
+        matches!(error, Error::TooMany { limit: 1024, .. }),
+        "{error}"
+    );
+
+    let free = MAX_MEMORIES - 1;
+    assert_eq!(bench.service.next_memory_id(free).unwrap(), MemoryId(1));
+    assert!(bench.service.next_memory_id(free + 1).is_err());
+    let error = bench.service.next_memory_id(0).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidUsage);
+    for id in 1..MAX_MEMORIES {
+        let added = bench.service.add_memory(RegisteredMemory::default());
+        assert_eq!(added.unwrap(), MemoryId(id));
+    }
+    let error = bench.service.add_memory(memory(8)).unwrap_err();
+    assert!(
+        matches!(error, Error::TooMany { limit: 512, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn ids_may_be_used_as_soon_as_they_are_returned() {
+    let bench = Bench::started(0);
+    let connections: Vec<_> = (0..100).map(Fake::connect).collect();
+    thread::scope(|scope| {
+        for half in connections.chunks(50) {
+            let service = &bench.service;
+            scope.spawn(move || {
+                for (connection, _) in half {
+                    let semaphore = service.add_semaphore(semaphore(connection)).unwrap();
+                    let memory = service.add_memory(memory(16)).unwrap().into();
+                    push(
+                        service,
+                        Trigger::Put {
+                            transfer: transfer(memory, memory, 0, 8),
+                            semaphore: semaphore.into(),
+                        },
+                    );
+                }
+            });
+        }
+    });
+    bench.service.stop_proxy().unwrap();
+    for (connection, fake) in &connections {
+        assert!(connection.status().is_none(), "{:?}", connection.status());
+        assert_eq!(fake.ops(), [write(0, 8)]);
+    }
+    assert!(bench.service.error().is_none());
+}
+
+#[test]
+fn channels_check_their_ids_when_they_are_made() {
+    let bench = Bench::new(2);
+    let service = &bench.service;
+    let (zero, one, two) = (SemaphoreId(0), SemaphoreId(1), SemaphoreId(2));
+    let memory = MemoryId(0);
+    assert!(matches!(
+        service.base_port_channel(two),
+        Err(Error::UnknownSemaphore { id: 2, known: 2 })
+    ));
+    for (dst, src) in [(MemoryId(1), memory), (memory, MemoryId(512))] {
+        let error = service.port_channel(zero, dst, src).unwrap_err();
+        assert!(
+            matches!(error, Error::UnknownMemory { known: 1, .. }),
+            "{error}"
+        );
+    }
+    let channel = service.port_channel(zero, memory, memory).unwrap();
+    let handle = channel.device_handle();
+    assert_eq!(handle.check(), Ok(()));
+    assert_eq!(
+        (handle.dst, handle.src, handle.base.semaphore_id),
+        (0, 0, 0)
+    );
+
+    // Made directly: with a semaphore of its own on the same connection, and with a wrong one.
+    let own = device_semaphore(&bench.connections[0]);
+    let direct = PortChannel::new(service, zero, Arc::clone(&own), memory, memory).unwrap();
+    assert_eq!(
+        direct.device_handle().base.flush_done_pos,
+        handle.base.flush_done_pos
+    );
+    assert_ne!(
+        direct.device_handle().base.semaphore.inbound_token,
+        handle.base.semaphore.inbound_token
+    );
+    let error = PortChannel::new(service, one, own, memory, memory).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidUsage, "{error}");
+}
+
+#[test]
+fn channels_outlive_their_service_and_see_it_aborted() {
+    for started in [false, true] {
+        let bench = if started {
+            Bench::started(1)
+        } else {
+            Bench::new(1)
+        };
+        let channel = bench
+            .service
+            .port_channel(SemaphoreId(0), MemoryId(0), MemoryId(0))
+            .unwrap();
+        let shared = Arc::clone(&bench.service.shared);
+        drop(bench);
+        assert_eq!(shared.proxy.status(), Status::Aborted);
+        drop(shared);
+        assert_eq!(channel.device_handle().check(), Ok(()));
+    }
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT
+//! Counting semaphores between two ranks.
+//!
+//! Each side of a connection owns a *token*, a u64 that only the peer's signals raise, and counts
+//! what it has *expected*. One signal adds exactly 1 to the peer's token; one wait, or one poll
+//! that succeeds, consumes exactly 1. Signals are counted: none is lost, none is merged, and of
+//! several threads that wait each consumes its own. A signal is a release of everything that was
+//! written on its connection before, and a wait acquires it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mscclpp_bootstrap::Deadline;
+use mscclpp_device::abi::{AbiHeader, Host2DeviceSemaphoreDeviceHandle};
+
+use crate::buffer::Buffer;
+use crate::connection::Connection;
+use crate::context::Context;
+use crate::device::{Device, DeviceKind};
+use crate::error::{Error, Result};
+use crate::idle::Idle;
+use crate::memory::RegisteredMemory;
+
+/// Bytes of a token.
+const TOKEN: u64 = 8;
+
+/// One side's token, before the peer's is known.
+#[derive(Clone)]
+pub(crate) struct SemaphoreStub {
+    token: Buffer,
+    registration: RegisteredMemory,
+}
+
+impl SemaphoreStub {
+    /// A zeroed token in memory of `device`, open to the peer.
+    pub(crate) fn new(context: &Context, device: Device) -> Result<Self> {
+        let token = Buffer::new(device, TOKEN)?;
+        let registration = context.register_memory(&token, 0..TOKEN)?;
+        Ok(Self {
+            token,
+            registration,
+        })
+    }
+
+    /// What the peer needs to signal.
+    pub(crate) fn record(&self) -> Result<Vec<u8>> {
+        self.registration.serialize()
+    }
+}
+
+/// Both tokens of a semaphore, and the connection between them.
+///
+/// Made by [`Communicator::build_semaphore`](crate::Communicator::build_semaphore). It counts
+/// nothing by itself: make a [`Host2DeviceSemaphore`] or a [`Host2HostSemaphore`] of it. Two of
+/// those made of one `Semaphore` would share its token and count apart, so make one.
+///
+/// Clones share it. Once all are dropped, signals of the peer are refused, which ends the connection on both sides.
+#[derive(Clone)]
+pub struct Semaphore {
+    connection: Connection,
+    stub: SemaphoreStub,
+    remote: RegisteredMemory,
+}
+
+impl Semaphore {
+    pub(crate) fn new(
+        connection: Connection,
+        stub: SemaphoreStub,
+        remote: RegisteredMemory,
+    ) -> Self {
+        Self {
+            connection,
+            stub,
+            remote,
+        }
+    }
+
+    /// The connection that its signals travel on.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// The device whose memory holds the local token.
+    pub fn device(&self) -> Device {
+        self.stub.token.device()
+    }
+
+    fn signal(&self) -> Result<()> {
+        self.connection.signal(&self.remote, 0)
+    }
+
+    fn inbound(&self) -> Result<u64> {
+        self.stub.token.load_u64(0)
+    }
+}
+
+/// A semaphore that host threads (the proxy) signal and device threads wait on: what a
+/// [`PortChannel`](crate::PortChannel) uses.
+///
+/// The [device handle](Host2DeviceSemaphore::device_handle) is plain data and valid as long as this
+/// object lives.
+pub struct Host2DeviceSemaphore {
+    semaphore: Semaphore,
+    expected: Buffer,
+}
+
+impl Host2DeviceSemaphore {
+    /// A semaphore that has seen no signal, with its own count of expected ones in memory of the
+    /// token's device.
+    ///
+    /// # Errors
+    /// Those of [`Buffer::new`].
+    pub fn new(semaphore: Semaphore) -> Result<Self> {
+        let expected = Buffer::new(semaphore.device(), TOKEN)?;
+        Ok(Self {
+            semaphore,
+            expected,
+        })
+    }
+
+    /// Raises the peer's token by one, after all that was posted on the connection before.
+    ///
+    /// # Errors
+    /// The connection's, when it has failed.
+    pub fn signal(&self) -> Result<()> {
+        self.semaphore.signal()
+    }
+
+    /// The connection that its signals travel on.
+    pub fn connection(&self) -> &Connection {
+        &self.semaphore.connection
+    }
+
+    /// What kernels need to wait. Its status word is the connection's.
+    pub fn device_handle(&self) -> Host2DeviceSemaphoreDeviceHandle {
+        let address = |buffer: &Buffer| buffer.as_ptr().expose_provenance() as u64;
+        Host2DeviceSemaphoreDeviceHandle {
+            abi: AbiHeader::of::<Host2DeviceSemaphoreDeviceHandle>(),
+            inbound_token: address(&self.semaphore.stub.token),
+            expected_inbound_token: address(&self.expected),
+            status: self.connection().sticky().address(),
+        }
+    }
+
+    /// The registration of the peer's token.
+    pub(crate) fn remote(&self) -> &RegisteredMemory {
+        &self.semaphore.remote
+    }
+}
+
+/// A semaphore that host threads signal and host threads wait on. May be used from several threads.
+pub struct Host2HostSemaphore {
+    semaphore: Semaphore,
+    expected: AtomicU64,
+}
+
+impl Host2HostSemaphore {
+    /// A semaphore that has seen no signal.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`] unless the token is in host memory.
+    pub fn new(semaphore: Semaphore) -> Result<Self> {
+        if semaphore.device().kind() != DeviceKind::Cpu {
+            return Err(Error::InvalidUsage {
+                operation: "make a host-to-host semaphore",
+                detail: format!("its connection belongs to {}", semaphore.device()),
+            });
+        }
+        Ok(Self {
+            semaphore,
+            expected: AtomicU64::new(0),
+        })
+    }
+
+    /// The connection that its signals travel on.
+    pub fn connection(&self) -> &Connection {
+        &self.semaphore.connection
+    }
+
+    /// Raises the peer's token by one, after all that was posted on the connection before.
+    ///
+    /// # Errors
+    /// The connection's, when it has failed.
+    pub fn signal(&self) -> Result<()> {
+        self.semaphore.signal()
+    }
+
+    /// Consumes one signal if one has arrived.
+    ///
+    /// # Errors
+    /// None for a semaphore in host memory.
+    pub fn poll(&self) -> Result<bool> {
+        let inbound = self.semaphore.inbound()?;
+        // Advanced on success only, by compare-and-swap: no two threads consume one signal.
+        let taken = self
+            .expected
+            .try_update(Ordering::AcqRel, Ordering::Acquire, |expected| {
+                (inbound > expected).then_some(expected + 1)
+            });
+        Ok(taken.is_ok())
+    }
+
+    /// Waits for one signal and consumes it. A signal that has arrived wins over a connection that
+    /// has failed since.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] at the deadline: nothing was consumed. The connection's error, for
+    /// example [`Error::PeerDown`], once it has failed.
+    pub fn wait(&self, deadline: Deadline) -> Result<()> {
+        let mut idle = Idle::new();
+        loop {
+            // Before the token: what arrived before the failure is seen by the poll after it.
+            let failed = self.connection().status();
+            if self.poll()? {
+                return Ok(());
+            }
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            let remaining = deadline.remaining();
+            if remaining.is_zero() {
+                return Err(Error::Timeout {
+                    operation: "waiting for a signal".into(),
+                    rank: self.connection().peer(),
+                    waited: deadline.budget(),
+                });
+            }
+            idle.pause(|nap| std::thread::sleep(nap.min(remaining)));
+        }
+    }
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT
+//! Sticky status of a connection: one word that kernels read, one typed error for the host.
+
+use std::any::Any;
+use std::sync::{Arc, OnceLock};
+
+use mscclpp_device::abi::StatusWord;
+
+use crate::error::{Error, Result};
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+
+/// The first error of a connection: set once, never cleared.
+///
+/// The word is a [`StatusWord`], zero until the error; its `detail` is the dead rank plus one for
+/// [`mscclpp_device::abi::Status::PeerDown`], else 0. The typed error is stored before the word, so whoever saw the word
+/// finds the error. All methods may be called from any thread.
+pub(crate) struct StickyStatus {
+    word: AtomicU64,
+    error: Mutex<Option<Error>>,
+    /// Kept alive for as long as the status is: whoever would tell it of a peer's death.
+    guardian: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+impl StickyStatus {
+    /// A status without error.
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            word: AtomicU64::new(0),
+            error: Mutex::new(None),
+            guardian: OnceLock::new(),
+        })
+    }
+
+    /// Records `error` if it is the first. Returns whether it was.
+    pub(crate) fn fail(&self, error: Error) -> bool {
+        let mut slot = lock(&self.error);
+        if slot.is_some() {
+            return false;
+        }
+        let detail = match &error {
+            Error::PeerDown {
+                rank: Some(rank), ..
+            } => u32::try_from(rank + 1).unwrap_or(0),
+            _ => 0,
+        };
+        let word = StatusWord::new(error.status(), detail);
+        *slot = Some(error);
+        // Release: a thread that reads the word finds the error and all that led to it.
+        self.word.store(word.to_bits(), Ordering::Release);
+        true
+    }
+
+    /// Whether an error was recorded. One load: cheap enough for every operation.
+    pub(crate) fn is_failed(&self) -> bool {
+        self.word.load(Ordering::Acquire) != 0
+    }
+
+    /// The first error, if there was one.
+    pub(crate) fn error(&self) -> Option<Error> {
+        if self.is_failed() {
+            lock(&self.error).clone()
+        } else {
+            None
+        }
+    }
+
+    /// Fails with the first error, if there was one.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.error().map_or(Ok(()), Err)
+    }
+
+    /// The word as kernels see it.
+    #[cfg(test)]
+    pub(crate) fn word(&self) -> StatusWord {
+        StatusWord::from_bits(self.word.load(Ordering::Acquire))
+    }
+
+    /// Address of the word for device handles. Valid while the status lives.
+    pub(crate) fn address(&self) -> u64 {
+        std::ptr::from_ref(&self.word).expose_provenance() as u64
+    }
+
+    /// Keeps `guardian` alive as long as the status. Only the first is kept.
+    pub(crate) fn keep(&self, guardian: Arc<dyn Any + Send + Sync>) {
+        let _ = self.guardian.set(guardian);
+    }
+}
+
+impl std::fmt::Debug for StickyStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("StickyStatus").field(&self.error()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use mscclpp_device::abi::Status;
+
+    use super::*;
+
+    fn down(rank: usize) -> Error {
+        Error::PeerDown {
+            rank: Some(rank),
+            cause: "test".into(),
+        }
+    }
+
+    #[test]
+    fn the_first_error_stays() {
+        let status = StickyStatus::new();
+        assert!(status.check().is_ok());
+        assert!(status.fail(down(6)));
+        assert!(!status.fail(Error::FifoSize { size: 3, max: 1 }));
+        assert_eq!(status.word(), StatusWord::new(Status::PeerDown, 7));
+        assert!(matches!(
+            status.error(),
+            Some(Error::PeerDown { rank: Some(6), .. })
+        ));
+    }
+
+    #[test]
+    fn the_word_lies_at_its_address() {
+        let status = StickyStatus::new();
+        assert_eq!(status.address() % 8, 0);
+        assert_eq!(
+            status.address(),
+            std::ptr::from_ref(&status.word).addr() as u64
+        );
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+
+    /// Two failures race a reader: the reader that saw the word finds an error, and it is the one
+    /// that both writers agree was first.
+    #[test]
+    fn loom_status_is_sticky_and_comes_with_its_error() {
+        loom::model(|| {
+            let status = StickyStatus::new();
+            let writers: Vec<_> = [3, 5]
+                .into_iter()
+                .map(|rank| {
+                    let status = Arc::clone(&status);
+                    loom::thread::spawn(move || {
+                        status.fail(Error::PeerDown {
+                            rank: Some(rank),
+                            cause: String::new(),
+                        })
+                    })
+                })
+                .collect();
+            let seen = status.error();
+            let word = status.word();
+            if seen.is_some() {
+                assert_ne!(word.code, 0, "the word went back");
+            }
+            let firsts: Vec<bool> = writers.into_iter().map(|w| w.join().unwrap()).collect();
+            assert_eq!(firsts.iter().filter(|first| **first).count(), 1);
+            let winner = if firsts[0] { 3 } else { 5 };
+            for error in seen.into_iter().chain(status.error()) {
+                assert!(
+                    matches!(error, Error::PeerDown { rank: Some(rank), .. } if rank == winner)
+                );
+            }
+        });
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT
+// Kernels of the benchmark that no test uses.
+
+#include <mscclpp/fifo_device.hpp>
+
+#include "clock.hpp"
+#include "report.hpp"
+
+struct BidirectionalArgs {
+  mscclpp::PortChannelDeviceHandle channel;
+  conformance::Report* report;
+  uint64_t bytes;
+  uint64_t iterations;
+  uint32_t rank;
+  uint32_t reserved;
+};
+
+// Both ranks send at once, each its own half of the buffer; they meet before each iteration.
+MSCCLPP_KERNEL(conformance_bidirectional, BidirectionalArgs) {
+  if (threadIdx.x != 0) return;
+  mscclpp::PortChannelDeviceHandle channel = args.channel;
+  const uint64_t half = args.rank * args.bytes;
+  for (uint64_t i = 0; i < args.iterations; ++i) {
+    if (!conformance::ok(args.report, 0, i, channel.signal())) return;
+    if (!conformance::ok(args.report, 0, i, channel.wait())) return;
+    if (!conformance::ok(args.report, 0, i, channel.putWithSignal(half, half, args.bytes))) return;
+    if (!conformance::ok(args.report, 0, i, channel.wait())) return;
+  }
+}
+
+struct StreamArgs {
+  mscclpp::PortChannelDeviceHandle channel;
+  conformance::Report* report;
+  uint64_t bytes;
+  uint64_t iterations;
+  uint32_t rank;
+  uint32_t reserved;
+};
+
+// Rank 0 sends without waiting and flushes at the end; rank 1 counts the signals.
+MSCCLPP_KERNEL(conformance_stream, StreamArgs) {
+  if (threadIdx.x != 0) return;
+  mscclpp::PortChannelDeviceHandle channel = args.channel;
+  for (uint64_t i = 0; i < args.iterations; ++i) {
+    const mscclpp::Status status =
+        args.rank == 0 ? channel.putWithSignal(0, args.bytes) : channel.wait();
+    if (!conformance::ok(args.report, 0, i, status)) return;
+  }
+  if (args.rank == 0) conformance::ok(args.report, 0, args.iterations, channel.flush());
+}
+
+struct SplitArgs {
+  mscclpp::PortChannelDeviceHandle channel;
+  conformance::Report* report;
+  // Three times an iteration, in nanoseconds: until the put returned, until the reply was there,
+  // until the flush returned.
+  uint64_t* times;
+  uint64_t bytes;
+  uint64_t iterations;
+  uint32_t rank;
+  uint32_t reserved;
+};
+
+// A ping-pong with a flush in each iteration, taken apart by a clock.
+MSCCLPP_KERNEL(conformance_split, SplitArgs) {
+  if (threadIdx.x != 0) return;
+  mscclpp::PortChannelDeviceHandle channel = args.channel;
+  for (uint64_t i = 0; i < args.iterations; ++i) {
+    if (args.rank != 0 && !conformance::ok(args.report, 0, i, channel.wait())) return;
+    const uint64_t start = conformance::nanoseconds();
+    if (!conformance::ok(args.report, 0, i, channel.putWithSignal(0, args.bytes))) return;
+    const uint64_t put = conformance::nanoseconds();
+    if (args.rank == 0 && !conformance::ok(args.report, 0, i, channel.wait())) return;
+    const uint64_t wait = conformance::nanoseconds();
+    if (!conformance::ok(args.report, 0, i, channel.flush())) return;
+    const uint64_t flush = conformance::nanoseconds();
+    args.times[3 * i] = put - start;
+    args.times[3 * i + 1] = wait - put;
+    args.times[3 * i + 2] = flush - wait;
+  }
+}
+
+struct FifoPushArgs {
+  mscclpp::FifoDeviceHandle fifo;
+  uint64_t count;
+};
+
+// Each thread pushes triggers and waits at the end until the last one was handled.
+MSCCLPP_KERNEL(conformance_fifo_push, FifoPushArgs) {
+  mscclpp::FifoDeviceHandle fifo = args.fifo;
+  uint64_t last = 0;
+  for (uint64_t i = 0; i < args.count; ++i) {
+    mscclpp::ProxyTrigger trigger;
+    trigger.fst = i;
+    trigger.snd = threadIdx.x;
+    last = fifo.push(trigger);
+  }
+  fifo.sync(last);
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+//! How fast one thread pushes triggers to a handler.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::ensure;
+use mscclpp_port::{DEFAULT_FIFO_SIZE, Proxy, ProxyHandlerResult};
+
+use crate::harness::Context;
+use crate::kernels::FifoPush;
+
+use super::row::Row;
+
+/// One producer, one handler that looks at each trigger; from the first push until the last trigger
+/// was handled.
+pub(super) fn fifo(context: &Context, suite: &'static str) -> anyhow::Result<Vec<Row>> {
+    let (count, samples) = context.profile().pick((500_000, 11), (2_000_000, 31));
+    let handled = Arc::new(AtomicU64::new(0));
+    let wrong = Arc::new(AtomicU64::new(0));
+    let handler = {
+        let (handled, wrong) = (Arc::clone(&handled), Arc::clone(&wrong));
+        move |trigger: mscclpp_device::abi::ProxyTrigger| {
+            // Only this thread writes either.
+            let number = handled.load(Ordering::Relaxed);
+            if trigger.fst != number % count {
+                wrong.store(number + 1, Ordering::Relaxed);
+            }
+            handled.store(number + 1, Ordering::Relaxed);
+            ProxyHandlerResult::Continue
+        }
+    };
+    let proxy = Arc::new(Proxy::new(DEFAULT_FIFO_SIZE, handler)?);
+    proxy.start()?;
+    let push = || {
+        FifoPush {
+            proxy: Arc::clone(&proxy),
+            count,
+        }
+        .launch(1)?
+        .finish(context.deadline())
+    };
+    push()?;
+    let mut rates = Vec::new();
+    for _ in 0..samples {
+        rates.push(count as f64 / push()?.as_secs_f64() * 1e-6);
+    }
+    let expected = count * (samples + 1);
+    let (handled, wrong) = (
+        handled.load(Ordering::Acquire),
+        wrong.load(Ordering::Acquire),
+    );
+    ensure!(
+        handled == expected,
+        "{handled} of {expected} triggers were handled"
+    );
+    ensure!(wrong == 0, "trigger {wrong} was another than was pushed");
+    let row = Row {
+        suite,
+        backend: None,
+        provider: None,
+        executor: Some("host"),
+        bytes: Some(16),
+        queues: Some(1),
+        metric: "push to handler",
+        unit: "M/s",
+        p10: 0.0,
+        median: 0.0,
+        p90: 0.0,
+        reference: None,
+    };
+    Ok(vec![row.with(&rates, &[])?])
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+//! The command line of the benchmark.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use super::SUITES;
+
+/// Latency, bandwidth and posting rate between two ranks, beside plain TCP
+#[derive(Clone, Debug, Parser)]
+#[command(name = "bench", version)]
+pub struct Options {
+    /// Fewer sizes and samples
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Only this suite
+    #[arg(long, value_name = "NAME", value_parser = SUITES.map(|suite| suite.name))]
+    pub suite: Option<String>,
+
+    /// Write the report here
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Play a part in a job that the benchmark started; not for use by hand
+    #[arg(long, hide = true)]
+    pub child: Option<String>,
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+//! The report: a row a quantity, as JSON and as a table.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use super::host::Host;
+use super::stats::Summary;
+
+/// One measured quantity.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// What was run.
+    pub suite: &'static str,
+    /// On which backend; none takes part in some suites.
+    pub backend: Option<&'static str>,
+    /// Whose queues a GPU-initiated backend used.
+    pub provider: Option<&'static str>,
+    /// What ran the device code.
+    pub executor: Option<&'static str>,
+    /// Of one message.
+    pub bytes: Option<u64>,
+    /// Channels in parallel.
+    pub queues: Option<u64>,
+    /// What was measured.
+    pub metric: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// A tenth of the samples are at most this.
+    pub p10: f64,
+    /// The middle sample.
+    pub median: f64,
+    /// A tenth of the samples are at least this.
+    pub p90: f64,
+    /// The median of the same by plain TCP, in the same unit.
+    pub reference: Option<f64>,
+}
+
+impl Row {
+    /// Puts in the samples, and those of the reference.
+    pub(super) fn with(mut self, samples: &[f64], reference: &[f64]) -> anyhow::Result<Self> {
+        let summary = Summary::of(samples).context("no samples")?;
+        (self.p10, self.median, self.p90) = (summary.p10, summary.median, summary.p90);
+        self.reference = Summary::of(reference).map(|summary| summary.median);
+        Ok(self)
+    }
+
+    /// The median over the reference.
+    fn ratio(&self) -> Option<f64> {
+        Some(self.median / self.reference?)
+    }
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    schema: u32,
+    host: Host,
+    rows: &'a [Row],
+}
+
+/// Writes the rows to a file.
+pub fn write_json(path: &Path, rows: &[Row]) -> anyhow::Result<()> {
+    let report = Report {
+        schema: 1,
+        host: Host::here(),
+        rows,
+    };
+    let text = serde_json::to_string_pretty(&report)?;
+    std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+}
+
+const HEAD: [&str; 10] = [
+    "suite",
+    "backend",
+    "bytes",
+    "queues",
+    "metric",
+    "p10",
+    "median",
+    "p90",
+    "plain TCP",
+    "ratio",
+];
+/// Columns of words; the others are numbers.
+const WORDS: [usize; 3] = [0, 1, 4];
+
+/// The rows as a table with a head.
+pub fn table(rows: &[Row]) -> String {
+    let mut lines = vec![HEAD.map(str::to_owned)];
+    for row in rows {
+        let number = |value: f64| match value {
+            v if v >= 1000.0 => format!("{v:.0}"),
+            v if v >= 10.0 => format!("{v:.1}"),
+            v => format!("{v:.3}"),
+        };
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        lines.push([
+            row.suite.to_owned(),
+            row.backend.unwrap_or("-").to_owned(),
+            or_dash(row.bytes.map(bytes)),
+            or_dash(row.queues.map(|queues| queues.to_string())),
+            format!("{} [{}]", row.metric, row.unit),
+            number(row.p10),
+            number(row.median),
+            number(row.p90),
+            or_dash(row.reference.map(number)),
+            or_dash(row.ratio().map(|ratio| format!("{ratio:.2}"))),
+        ]);
+    }
+    let width = |column: usize| {
+        lines
+            .iter()
+            .map(|line| line[column].chars().count())
+            .max()
+            .unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
+    let mut text = String::new();
+    for (i, line) in lines.iter().enumerate() {
+        let cells = line
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .map(|(column, (cell, width))| {
+                if WORDS.contains(&column) {
+                    format!("{cell:<width$}")
+                } else {
+                    format!("{cell:>width$}")
+                }
+            });
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+        if i == 0 {
+            text += &"-".repeat(widths.iter().sum::<usize>() + 2 * (HEAD.len() - 1));
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// A size in the largest binary unit that leaves no remainder.
+pub(super) fn bytes(count: u64) -> String {
+    match count {
+        n if n >= 1 << 20 && n.is_multiple_of(1 << 20) => format!("{} MiB", n >> 20),
+        n if n >= 1 << 10 && n.is_multiple_of(1 << 10) => format!("{} KiB", n >> 10),
+        n => format!("{n} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row() -> Row {
+        let row = Row {
+            suite: "ping-pong",
+            backend: Some("proxy-ethernet"),
+            provider: None,
+            executor: Some("host"),
+            bytes: Some(65536),
+            queues: Some(1),
+            metric: "round trip",
+            unit: "us",
+            p10: 0.0,
+            median: 0.0,
+            p90: 0.0,
+            reference: None,
+        };
+        row.with(&[90.0, 100.0, 110.0], &[50.0]).unwrap()
+    }
+
+    #[test]
+    fn the_json_has_the_fields_of_its_schema() {
+        let report = Report {
+            schema: 1,
+            host: Host::here(),
+            rows: &[row()],
+        };
+        let value = serde_json::to_value(report).unwrap();
+        assert_eq!(value["schema"], 1);
+        assert!(value["host"]["cores"].as_u64().unwrap() >= 1);
+        let row = value["rows"][0].as_object().unwrap();
+        let mut fields: Vec<&str> = row.keys().map(String::as_str).collect();
+        fields.sort_unstable();
+        let mut expected = vec![
+            "suite",
+            "backend",
+            "provider",
+            "executor",
+            "bytes",
+            "queues",
+            "metric",
+            "unit",
+            "p10",
+            "median",
+            "p90",
+            "reference",
+        ];
+        expected.sort_unstable();
+        assert_eq!(fields, expected);
+        assert_eq!(row["reference"], 50.0);
+    }
+
+    #[test]
+    fn the_table_is_aligned_and_shows_the_ratio() {
+        let text = table(&[row()]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(
+            lines[2].ends_with("2.00") && lines[2].contains("64 KiB"),
+            "{text}"
+        );
+        assert_eq!(lines[0].chars().count(), lines[2].chars().count(), "{text}");
+    }
+
+    #[test]
+    fn sizes_are_shown_without_loss() {
+        assert_eq!(
+            [4, 1024, 1536, 1 << 20].map(bytes),
+            ["4 B", "1 KiB", "1536 B", "1 MiB"]
+        );
+    }
+}

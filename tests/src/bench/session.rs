@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+//! Two ranks that measure in turns with their reference.
+
+use std::time::Duration;
+
+use crate::backend::Backend;
+use crate::fixture::Fixture;
+use crate::harness::{Context, Profile};
+
+use super::reference::Tcp;
+use super::row::{Row, bytes};
+
+/// How often something is done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// Before the first sample.
+    pub(super) warm_up: u64,
+    /// In one sample.
+    pub(super) iterations: u64,
+    /// How many samples.
+    pub(super) samples: u64,
+}
+
+impl Plan {
+    /// Iterations that fit a message size: many of small ones, about `volume` bytes of large ones.
+    pub(super) fn for_bytes(profile: Profile, bytes: u64, most: u64, volume: u64) -> Self {
+        let iterations = (volume / bytes.max(1)).clamp(3, most);
+        Self {
+            warm_up: iterations.min(10),
+            iterations,
+            samples: profile.pick(11, 31),
+        }
+    }
+}
+
+/// Seconds an iteration, of ours and of the reference.
+pub(super) struct Samples {
+    ours: Vec<f64>,
+    reference: Vec<f64>,
+}
+
+impl Samples {
+    /// Every sample of both, converted.
+    pub(super) fn row(&self, row: Row, convert: impl Fn(f64) -> f64) -> anyhow::Result<Row> {
+        let all = |samples: &[f64]| samples.iter().map(|s| convert(*s)).collect::<Vec<_>>();
+        row.with(&all(&self.ours), &all(&self.reference))
+    }
+}
+
+/// What the suites of one backend share.
+pub(super) struct Session<'a> {
+    /// The backend's channels.
+    pub(super) fixture: Fixture<'a>,
+    /// The reference's connection.
+    pub(super) tcp: Tcp,
+}
+
+impl Session<'_> {
+    /// What the suite runs in.
+    pub(super) fn context(&self) -> &Context {
+        self.fixture.context
+    }
+
+    /// A row without figures.
+    pub(super) fn row(&self, suite: &'static str, metric: &'static str, unit: &'static str) -> Row {
+        let Backend {
+            name,
+            provider,
+            executor,
+            ..
+        } = self.fixture.backend;
+        Row {
+            suite,
+            backend: Some(name),
+            provider: *provider,
+            executor: Some(executor),
+            bytes: None,
+            queues: Some(1),
+            metric,
+            unit,
+            p10: 0.0,
+            median: 0.0,
+            p90: 0.0,
+            reference: None,
+        }
+    }
+
+    /// Takes samples in turns: ours, the reference, ours... Both ranks call it. The two functions
+    /// do so many iterations and return their time.
+    pub(super) fn sample(
+        &mut self,
+        plan: Plan,
+        mut ours: impl FnMut(&Fixture<'_>, u64) -> anyhow::Result<Duration>,
+        mut reference: impl FnMut(&mut Tcp, u64) -> anyhow::Result<Duration>,
+    ) -> anyhow::Result<Samples> {
+        let mut samples = Samples {
+            ours: Vec::new(),
+            reference: Vec::new(),
+        };
+        ours(&self.fixture, plan.warm_up)?;
+        reference(&mut self.tcp, plan.warm_up)?;
+        for _ in 0..plan.samples {
+            self.fixture.meet()?;
+            let took = ours(&self.fixture, plan.iterations)?;
+            samples
+                .ours
+                .push(took.as_secs_f64() / plan.iterations as f64);
+            self.fixture.meet()?;
+            let took = reference(&mut self.tcp, plan.iterations)?;
+            samples
+                .reference
+                .push(took.as_secs_f64() / plan.iterations as f64);
+        }
+        Ok(samples)
+    }
+
+    /// Says on rank 0 what is measured now.
+    pub(super) fn progress(&self, suite: &str, what: &str, size: Option<u64>) {
+        if self.context().rank() == 0 {
+            let size = size
+                .map(|size| format!(", {}", bytes(size)))
+                .unwrap_or_default();
+            eprintln!("{}: {suite}: {what}{size}", self.fixture.backend.name);
+        }
+    }
+}

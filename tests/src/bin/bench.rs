@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+//! The benchmark. A launcher starts it once a rank; ranks 0 and 1 measure.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::ensure;
+use clap::Parser;
+use mscclpp_bootstrap::{Bootstrap as _, Deadline, TcpBootstrap};
+use mscclpp_conformance::bench::{LIMIT, Options, run, table, write_json};
+use mscclpp_conformance::cases;
+use mscclpp_conformance::harness::{Context, Profile};
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let options = Options::parse();
+    if let Some(part) = &options.child {
+        return cases::play(part);
+    }
+    match measure(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(options: &Options) -> anyhow::Result<()> {
+    let bootstrap = Arc::new(TcpBootstrap::from_launcher(Duration::from_secs(60))?);
+    let (rank, ranks) = (bootstrap.rank(), bootstrap.world_size());
+    ensure!(
+        ranks >= 2,
+        "the benchmark needs 2 ranks: `cargo xtask bench` starts them"
+    );
+    let profile = if options.quick {
+        Profile::Quick
+    } else {
+        Profile::Full
+    };
+    if rank < 2 {
+        let context = Context::of_job(bootstrap.clone(), Deadline::after(LIMIT)).with(2, profile);
+        let rows = run(&context, options.suite.as_deref())?;
+        if rank == 0 {
+            println!("\n{}", table(&rows));
+            if let Some(path) = &options.json {
+                write_json(path, &rows)?;
+            }
+        }
+    }
+    Ok(bootstrap.barrier()?)
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+//! A rank that waits for another one leaves the core to others.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use mscclpp_bootstrap::{Bootstrap as _, Tag};
+
+use crate::backend::Backend;
+use crate::fixture::Fixture;
+use crate::harness::{Context, Registry, TestResult, cpu_time};
+use crate::kernels::{Call, Steps};
+
+/// How long rank 1 waits.
+const BLOCKED: Duration = Duration::from_secs(5);
+
+/// Of a core, in per cent, with all threads of the process counted.
+const TARGET: f64 = 10.0;
+
+/// Above this it fails: a loaded machine charges more for the same naps.
+const LIMIT: f64 = 2.0 * TARGET;
+
+pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
+    let suffix = backend.suffix;
+    registry
+        .add_on(
+            backend,
+            format!("BlockedRankTest.KernelWait{suffix}"),
+            kernel,
+        )
+        .ranks(2, 2);
+    registry
+        .add_on(backend, format!("BlockedRankTest.IdleProxy{suffix}"), idle)
+        .ranks(2, 2);
+    registry
+        .add("BlockedRankTest.BootstrapRecv", recv)
+        .ranks(2, 2);
+    registry
+        .add("BlockedRankTest.BootstrapBarrier", barrier)
+        .ranks(2, 2);
+}
+
+/// What rank 1 uses of a core while it is in `wait`, which rank 0 ends.
+fn blocked(context: &Context, wait: impl FnOnce() -> TestResult) -> TestResult {
+    let (start, before) = (Instant::now(), cpu_time()?);
+    wait()?;
+    let (took, used) = (start.elapsed(), cpu_time()? - before);
+    let share = used.as_secs_f64() / took.as_secs_f64() * 100.0;
+    context.measure(
+        format!("blocked for {:.1} s", took.as_secs_f64()),
+        share,
+        "% of a core",
+    );
+    ensure!(took >= BLOCKED, "blocked for {took:?} only");
+    ensure!(
+        share <= LIMIT,
+        "used {share:.1} % of a core, the target is {TARGET} %"
+    );
+    Ok(())
+}
+
+fn kernel(context: &Context, backend: &'static Backend) -> TestResult {
+    let fixture = Fixture::new(context, backend)?;
+    let buffer = fixture.buffer(64)?;
+    let link = fixture.pair_in_place(0, &buffer)?;
+    fixture.meet()?;
+    if context.rank() == 0 {
+        // The clock is what is tested here, not what orders the ranks.
+        thread::sleep(BLOCKED + Duration::from_millis(200));
+        Steps::run(
+            &[link.base()],
+            &[(0, Call::Signal), (0, Call::Flush)],
+            context.deadline(),
+        )?;
+    } else {
+        blocked(context, || {
+            Steps::run(&[link.base()], &[(0, Call::Wait)], context.deadline())
+        })?;
+    }
+    fixture.meet()
+}
+
+fn idle(context: &Context, backend: &'static Backend) -> TestResult {
+    let fixture = Fixture::new(context, backend)?;
+    let buffer = fixture.buffer(64)?;
+    let _link = fixture.pair_in_place(0, &buffer)?;
+    fixture.meet()?;
+    if context.rank() == 1 {
+        blocked(context, || {
+            thread::sleep(BLOCKED);
+            Ok(())
+        })?;
+    }
+    fixture.meet()
+}
+
+fn recv(context: &Context) -> TestResult {
+    let bootstrap = context.bootstrap()?;
+    bootstrap.barrier()?;
+    if context.rank() == 0 {
+        thread::sleep(BLOCKED + Duration::from_millis(200));
+        bootstrap.send(1, Tag::user(0), b"go on", context.deadline())?;
+    } else {
+        blocked(context, || {
+            Ok(bootstrap
+                .recv(0, Tag::user(0), context.deadline())
+                .map(drop)?)
+        })?;
+    }
+    Ok(bootstrap.barrier()?)
+}
+
+fn barrier(context: &Context) -> TestResult {
+    let bootstrap = context.bootstrap()?;
+    bootstrap.barrier()?;
+    if context.rank() == 0 {
+        thread::sleep(BLOCKED + Duration::from_millis(200));
+        bootstrap.barrier()?;
+    } else {
+        blocked(context, || Ok(bootstrap.barrier()?))?;
+    }
+    Ok(bootstrap.barrier()?)
+}

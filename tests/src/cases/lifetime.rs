@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+//! Stopping and dropping while kernels wait and peers post.
+
+use std::any::Any;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use mscclpp_port::{Error, Status};
+
+use crate::backend::Backend;
+use crate::fixture::Fixture;
+use crate::harness::{Context, Registry, TestResult};
+use crate::kernels::{Call, Steps};
+
+pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
+    let suffix = backend.suffix;
+    let mut add = |test: &str, body: fn(&Context, &'static Backend) -> TestResult| {
+        registry
+            .add(
+                format!("PortChannelLifetimeTest.{test}{suffix}"),
+                move |c| body(c, backend),
+            )
+            .ranks(2, 2)
+            .seconds(120);
+    };
+    add("StopWhileKernelsWait", stop_while_kernels_wait);
+    add("StopDrains", stop_drains);
+    add("DropWhileThePeerPosts", drop_while_the_peer_posts);
+    add("DropReleasesThePeersKernel", drop_releases);
+}
+
+/// Stopping the proxy releases a kernel that waits and ends a flush that comes after; what the
+/// kernel waited for is not lost, and the proxy can be started again.
+fn stop_while_kernels_wait(context: &Context, backend: &'static Backend) -> TestResult {
+    let fixture = Fixture::new(context, backend)?;
+    let buffer = fixture.buffer(64)?;
+    let link = fixture.pair_in_place(0, &buffer)?;
+    let deadline = context.deadline();
+    if context.rank() == 1 {
+        fixture.meet()?;
+        Steps::run(
+            &[link.base()],
+            &[(0, Call::Signal), (0, Call::Flush)],
+            deadline,
+        )?;
+        fixture.meet()?;
+        return fixture.meet();
+    }
+    let lists: [&[_]; 3] = [&[(0, Call::Wait)]; 3];
+    let waiting = Steps::launch_threads(&[link.base()], &lists)?;
+    context.stage("stop the proxy beside a waiting kernel");
+    fixture.service.stop_proxy()?;
+    for done in waiting.finish_threads(deadline)?.iter().flatten() {
+        let status = done.status()?;
+        ensure!(status == Status::Aborted, "the wait returns {status:?}");
+    }
+    context.stage("flush on a stopped proxy");
+    let flush = Steps::launch(&[link.base()], &[(0, Call::Flush)])?;
+    let status = flush.finish(deadline)?[0].status()?;
+    ensure!(
+        status == Status::Aborted,
+        "a flush on a stopped proxy returns {status:?}"
+    );
+    fixture.meet()?;
+    fixture.meet()?;
+    fixture.service.start_proxy()?;
+    let put = Call::PutWithSignal(link.first(64));
+    context.stage("the proxy was started again");
+    let calls = [(0, Call::Wait), (0, put), (0, Call::Flush)];
+    Steps::run(&[link.base()], &calls, deadline)?;
+    fixture.meet()
+}
+
+/// What was pushed before the stop arrives.
+fn stop_drains(context: &Context, backend: &'static Backend) -> TestResult {
+    const SIGNALS: usize = 300;
+    let fixture = Fixture::new(context, backend)?;
+    let buffer = fixture.buffer(64)?;
+    let link = fixture.pair_in_place(0, &buffer)?;
+    let deadline = context.deadline();
+    if context.rank() == 0 {
+        Steps::run(&[link.base()], &[(0, Call::Signal); SIGNALS], deadline)?;
+        fixture.service.stop_proxy()?;
+    } else {
+        context.stage("wait for what was pushed before the stop");
+        Steps::run(&[link.base()], &[(0, Call::Wait); SIGNALS], deadline)?;
+    }
+    fixture.meet()
+}
+
+/// Rank 0 drops all that it has, in another order each time, while rank 1 posts. Rank 1 is told;
+/// nobody crashes or waits for ever.
+fn drop_while_the_peer_posts(context: &Context, backend: &'static Backend) -> TestResult {
+    for round in 0..context.profile().pick(6, 24) {
+        context.stage(format!("round {round}: set up"));
+        let fixture = Fixture::new(context, backend)?;
+        let buffer = fixture.buffer(1 << 16)?;
+        let link = fixture.pair_in_place(0, &buffer)?;
+        let put = Call::PutWithSignal(link.first(1 << 16));
+        if context.rank() == 1 {
+            let mut calls = vec![(0, put); 20_000];
+            calls.push((0, Call::Flush));
+            let kernel = Steps::launch(&[link.base()], &calls)?;
+            // Some have arrived before rank 0 starts to drop.
+            kernel.wait(0, 10, context.deadline())?;
+            context.meet()?;
+            context.stage(format!("round {round}: post to a rank that is going"));
+            let flush = kernel
+                .finish(context.deadline())?
+                .pop()
+                .context("a flush")?
+                .status()?;
+            // The peer may have been quick to take all of it.
+            let fine = matches!(flush, Status::Ok | Status::PeerDown | Status::QueueError);
+            ensure!(fine, "the flush returns {flush:?}");
+            let error = link.connection.status();
+            ensure!(
+                (flush == Status::Ok) == error.is_none(),
+                "{flush:?}, and on the host {error:?}"
+            );
+        } else {
+            context.meet()?;
+            context.stage(format!("round {round}: drop"));
+            let Fixture {
+                communicator,
+                service,
+                ..
+            } = fixture;
+            let mut parts: Vec<Box<dyn Any>> = vec![
+                Box::new(communicator),
+                Box::new(service),
+                Box::new(link.connection),
+                Box::new(link.channel),
+                Box::new(link.remote),
+                Box::new(buffer),
+            ];
+            let mut seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(round + 1);
+            while !parts.is_empty() {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                drop(parts.swap_remove((seed >> 33) as usize % parts.len()));
+            }
+        }
+        context.meet()?;
+    }
+    Ok(())
+}
+
+/// A kernel that waits for a rank that dropped its end returns, within seconds and with the rank's
+/// name on the host.
+fn drop_releases(context: &Context, backend: &'static Backend) -> TestResult {
+    let fixture = Fixture::new(context, backend)?;
+    let buffer = fixture.buffer(64)?;
+    let link = fixture.pair_in_place(0, &buffer)?;
+    fixture.meet()?;
+    if context.rank() == 1 {
+        let waiting = Steps::launch(&[link.base()], &[(0, Call::Wait)])?;
+        context.meet()?;
+        context.stage("wait for a rank that drops its end");
+        let start = Instant::now();
+        let status = waiting.finish(context.deadline())?[0].status()?;
+        let took = start.elapsed();
+        ensure!(status == Status::PeerDown, "the wait returns {status:?}");
+        ensure!(
+            took < Duration::from_secs(5),
+            "the wait returns after {took:?}"
+        );
+        let error = link.connection.status().context("no error on the host")?;
+        let named = matches!(error, Error::PeerDown { rank: Some(0), .. });
+        ensure!(named, "the host's error is {error:?}");
+    } else {
+        context.meet()?;
+        drop((link, fixture));
+    }
+    context.meet()
+}

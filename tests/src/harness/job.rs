@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT
+//! Jobs of their own that a test starts on this machine: the test binary again, a process a rank,
+//! each playing a part named on its command line.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use mscclpp_bootstrap::Deadline;
+use tempfile::TempDir;
+
+/// Variables of launchers. A child must see those of its own job only.
+const LAUNCHER_PREFIXES: [&str; 6] = ["OMPI_", "PMI", "SLURM_", "MPI_", "HYDRA_", "MSCCLPP_"];
+const LAUNCHER_NAMES: [&str; 5] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+];
+
+/// A running job. Dropping it kills what is left of it.
+pub struct Job {
+    part: String,
+    secret: String,
+    /// By rank; none is not started yet.
+    members: Vec<Option<Member>>,
+    directory: TempDir,
+}
+
+struct Member {
+    process: Child,
+    lines: Receiver<(Instant, String)>,
+    errors: PathBuf,
+}
+
+impl Job {
+    /// Starts `ranks` processes that play `part`, and does not wait for them.
+    pub fn start(part: &str, ranks: usize) -> anyhow::Result<Self> {
+        Self::start_without(part, ranks, ranks)
+    }
+
+    /// The same, but for one rank, which [`Job::start_rank`] starts later.
+    pub fn start_without(part: &str, ranks: usize, missing: usize) -> anyhow::Result<Self> {
+        let mut job = Self {
+            part: part.to_owned(),
+            secret: secret()?,
+            members: (0..ranks).map(|_| None).collect(),
+            directory: TempDir::new()?,
+        };
+        for rank in (0..ranks).filter(|rank| *rank != missing) {
+            job.start_rank(rank)?;
+        }
+        Ok(job)
+    }
+
+    /// Starts a rank that was left out.
+    pub fn start_rank(&mut self, rank: usize) -> anyhow::Result<()> {
+        let member = self
+            .spawn(rank)
+            .with_context(|| format!("cannot start rank {rank}"))?;
+        self.members[rank] = Some(member);
+        Ok(())
+    }
+
+    /// The file in which rank 0 publishes its address.
+    pub fn root_file(&self) -> PathBuf {
+        self.directory.path().join("root")
+    }
+
+    /// The next line that a rank prints, and when it came.
+    pub fn line(&self, rank: usize, deadline: Deadline) -> anyhow::Result<(Instant, String)> {
+        let member = self.members[rank]
+            .as_ref()
+            .context("the rank is not started")?;
+        member
+            .lines
+            .recv_timeout(deadline.remaining())
+            .map_err(|_| {
+                let errors = fs::read_to_string(&member.errors).unwrap_or_default();
+                anyhow::anyhow!(
+                    "rank {rank} of the job says nothing more; stderr: {}",
+                    errors.trim()
+                )
+            })
+    }
+
+    /// The next line of a rank, without `prefix`, which it must have.
+    pub fn expect(&self, rank: usize, prefix: &str, deadline: Deadline) -> anyhow::Result<String> {
+        let (_, line) = self.line(rank, deadline)?;
+        match line.strip_prefix(prefix) {
+            Some(rest) => Ok(rest.trim().to_owned()),
+            None => bail!("rank {rank} of the job prints `{line}` in place of `{prefix}`"),
+        }
+    }
+
+    /// Lets a rank that waits in a receive from [`watch_parent`] go on.
+    pub fn tell(&mut self, rank: usize) -> anyhow::Result<()> {
+        let stdin = self
+            .member(rank)?
+            .process
+            .stdin
+            .as_mut()
+            .context("stdin is piped")?;
+        stdin.write_all(b"\n")?;
+        Ok(stdin.flush()?)
+    }
+
+    /// Ends a rank by SIGKILL and returns when it was sent.
+    pub fn kill(&mut self, rank: usize) -> anyhow::Result<Instant> {
+        let now = Instant::now();
+        self.member(rank)?.process.kill()?;
+        Ok(now)
+    }
+
+    /// Waits until a rank ends by itself.
+    pub fn end(&mut self, rank: usize, deadline: Deadline) -> anyhow::Result<ExitStatus> {
+        loop {
+            if let Some(status) = self.member(rank)?.process.try_wait()? {
+                return Ok(status);
+            }
+            ensure!(!deadline.expired(), "rank {rank} of the job does not end");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits until all ranks ended by themselves and well.
+    pub fn finish(mut self, deadline: Deadline) -> anyhow::Result<()> {
+        for rank in 0..self.members.len() {
+            let status = self.end(rank, deadline)?;
+            let errors = fs::read_to_string(&self.member(rank)?.errors).unwrap_or_default();
+            ensure!(
+                status.success(),
+                "rank {rank} of the job: {status}; stderr: {}",
+                errors.trim()
+            );
+        }
+        Ok(())
+    }
+
+    fn member(&mut self, rank: usize) -> anyhow::Result<&mut Member> {
+        self.members[rank]
+            .as_mut()
+            .context("the rank is not started")
+    }
+
+    fn spawn(&self, rank: usize) -> anyhow::Result<Member> {
+        let ranks = self.members.len();
+        let errors = self.directory.path().join(format!("stderr.{rank}"));
+        let mut command = Command::new(std::env::current_exe()?);
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            let launcher = LAUNCHER_PREFIXES
+                .iter()
+                .any(|prefix| text.starts_with(prefix))
+                || LAUNCHER_NAMES.contains(&text.as_ref());
+            if launcher {
+                command.env_remove(&name);
+            }
+        }
+        command
+            .args(["--child", &self.part])
+            .env("MSCCLPP_RANK", rank.to_string())
+            .env("MSCCLPP_WORLD_SIZE", ranks.to_string())
+            .env("MSCCLPP_LOCAL_RANK", rank.to_string())
+            .env("MSCCLPP_LOCAL_SIZE", ranks.to_string())
+            .env(
+                "MSCCLPP_ROOT",
+                format!("file:{}", self.root_file().display()),
+            )
+            .env("MSCCLPP_SECRET", &self.secret)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&errors)?);
+        let mut process = command.spawn()?;
+        let stdout = process.stdout.take().context("stdout is piped")?;
+        let (sender, lines) = mpsc::channel();
+        thread::Builder::new()
+            .name(format!("job stdout {rank}"))
+            .spawn(move || {
+                for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                    if sender.send((Instant::now(), line)).is_err() {
+                        break;
+                    }
+                }
+            })?;
+        Ok(Member {
+            process,
+            lines,
+            errors,
+        })
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        for (rank, member) in self.members.iter_mut().enumerate() {
+            let Some(member) = member else { continue };
+            // An error means that it has ended, which is what is wanted.
+            let _ = member.process.kill();
+            if let Err(error) = member.process.wait() {
+                tracing::warn!(rank, %error, "a process of a job cannot be reaped");
+            }
+        }
+    }
+}
+
+/// 256 random bits as text.
+fn secret() -> anyhow::Result<String> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Ends this process when its parent does, and at the latest after `limit`: a child never outlives
+/// its test. Words of the parent come out of the returned channel.
+pub fn watch_parent(limit: Duration) -> Receiver<()> {
+    let (sender, words) = mpsc::channel();
+    thread::spawn(move || {
+        for _ in std::io::stdin().lines().map_while(Result::ok) {
+            let _ = sender.send(());
+        }
+        std::process::exit(4);
+    });
+    thread::spawn(move || {
+        thread::sleep(limit);
+        eprintln!("still running after {limit:?}");
+        std::process::exit(3);
+    });
+    words
+}
+
+/// Reads the address that rank 0 published, once it is there.
+pub fn published(root_file: &Path, deadline: Deadline) -> anyhow::Result<String> {
+    loop {
+        match fs::read_to_string(root_file) {
+            Ok(text) => return Ok(text.trim().to_owned()),
+            Err(error) if deadline.expired() => {
+                return Err(error).context("rank 0 of the job does not publish its address");
+            }
+            Err(_) => thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+//! The command line of the suite.
+
+use clap::{Parser, ValueEnum};
+
+/// How much a run does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Profile {
+    /// Sizes and counts for CPU threads on two cores: a few minutes in all.
+    Quick,
+    /// Larger sizes and counts.
+    Full,
+}
+
+impl Profile {
+    /// One of two values.
+    pub fn pick<T>(self, quick: T, full: T) -> T {
+        match self {
+            Self::Quick => quick,
+            Self::Full => full,
+        }
+    }
+}
+
+/// The multi-process conformance suite: one process per rank, started by a launcher.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "conformance", version)]
+pub struct Options {
+    /// Run the tests whose `Suite.Test` contains this text; with a leading `-`, those that contain
+    /// none of a comma list
+    #[arg(
+        long,
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
+    pub filter: String,
+
+    /// Leave out the tests that measure
+    #[arg(long, conflicts_with = "only_perf_tests")]
+    pub exclude_perf_tests: bool,
+
+    /// Run only the tests that measure
+    #[arg(long)]
+    pub only_perf_tests: bool,
+
+    /// Sizes and counts
+    #[arg(long, value_enum, default_value = "quick")]
+    pub profile: Profile,
+
+    /// Print the names of the selected tests and end
+    #[arg(long)]
+    pub list: bool,
+
+    /// Play a part in a job that a test started; not for use by hand
+    #[arg(long, hide = true)]
+    pub child: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_may_start_with_a_dash() {
+        let options = Options::try_parse_from(["conformance", "--filter", "-Perf,Kill"]).unwrap();
+        assert_eq!(options.filter, "-Perf,Kill");
+        let options = Options::try_parse_from(["conformance", "--filter=-Perf"]).unwrap();
+        assert_eq!(options.filter, "-Perf");
+    }
+
+    #[test]
+    fn leaving_out_and_keeping_only_perf_tests_conflict() {
+        let both = ["conformance", "--exclude-perf-tests", "--only-perf-tests"];
+        assert!(Options::try_parse_from(both).is_err());
+    }
+}

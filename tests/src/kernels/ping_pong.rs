@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+//! `ping_pong.cpp`.
+
+use mscclpp_device::abi::PortChannelDeviceHandle;
+use mscclpp_port::{Buffer, PortChannel};
+
+use super::{Kept, Launched, Report, address, block, fits, kernel};
+
+kernel!(KERNEL = conformance_ping_pong(Args));
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Args {
+    channel: PortChannelDeviceHandle,
+    buffer: u64,
+    report: u64,
+    elements: u64,
+    iterations: u64,
+    polls: u64,
+    rank: u32,
+    flush: u32,
+    check: u32,
+    reserved: u32,
+}
+
+/// Two ranks send a buffer back and forth.
+#[derive(Clone)]
+pub struct PingPong {
+    /// To the other rank; its memories are `buffer` on both sides.
+    pub channel: PortChannel,
+    /// At least `elements` times 4 bytes.
+    pub buffer: Buffer,
+    /// 32-bit words that travel.
+    pub elements: u64,
+    /// Round trips.
+    pub iterations: u64,
+    /// With how many polls at most a signal is looked for; none: a wait.
+    pub polls: Option<u64>,
+    /// 0 or 1.
+    pub rank: usize,
+    /// Whether each iteration ends with a flush.
+    pub flush: bool,
+    /// Whether the values are written and checked.
+    pub check: bool,
+}
+
+impl PingPong {
+    /// Starts the kernel in one block.
+    pub fn launch(&self, threads: u32) -> anyhow::Result<Launched> {
+        fits(&self.buffer, self.elements * 4)?;
+        let report = Report::new()?;
+        let args = Args {
+            channel: self.channel.device_handle(),
+            buffer: address(&self.buffer),
+            report: report.address(),
+            elements: self.elements,
+            iterations: self.iterations,
+            polls: self.polls.unwrap_or(0),
+            rank: self.rank as u32,
+            flush: self.flush.into(),
+            check: self.check.into(),
+            reserved: 0,
+        };
+        Launched::start(
+            KERNEL,
+            block(threads),
+            args,
+            Kept::new([&self.channel], self.clone()).report(&report),
+        )
+    }
+}

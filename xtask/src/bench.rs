@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+//! `cargo xtask bench`: the benchmark, a process per rank on this machine.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::launch::{Launch, print_line_but_zero};
+use crate::report::Report;
+use crate::supervise::Interrupt;
+use crate::workspace::{SUITE, Workspace};
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Bench {
+    /// How many ranks.
+    pub ranks: usize,
+    /// Fewer samples and sizes.
+    pub quick: bool,
+    /// Only this suite.
+    pub suite: Option<String>,
+    /// Where the report goes; by default under the target directory.
+    pub json: Option<PathBuf>,
+    /// For the whole run, after the build.
+    pub timeout: Duration,
+}
+
+/// Builds and runs the benchmark, and checks the report that it writes.
+///
+/// # Errors
+///
+/// When it cannot be built, a rank fails, or the report is not in order.
+pub fn bench(options: &Bench, interrupt: &Interrupt) -> Result<()> {
+    let workspace = Workspace::load()?;
+    let build = ["build", "--release", "--package", SUITE, "--bin", "bench"];
+    let program = workspace.build(&build, interrupt)?;
+    let json = match &options.json {
+        Some(path) => std::path::absolute(path)?,
+        None => workspace.target.join("bench").join("latest.json"),
+    };
+    if let Some(directory) = json.parent() {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+    }
+    // What an earlier run left must not pass for this run's.
+    if json.exists() {
+        fs::remove_file(&json).with_context(|| format!("cannot replace {}", json.display()))?;
+    }
+    let mut args: Vec<OsString> = vec!["--json".into(), json.clone().into()];
+    if options.quick {
+        args.push("--quick".into());
+    }
+    if let Some(suite) = &options.suite {
+        args.push(format!("--suite={suite}").into());
+    }
+    Launch::new(options.ranks, program)
+        .args(args)
+        .timeout(options.timeout)
+        .run(interrupt, &mut print_line_but_zero)?;
+    let report = Report::read(&json)?;
+    println!("{} rows in {}", report.rows.len(), json.display());
+    Ok(())
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+//! `cargo xtask check`: format, lints, documentation, and the rules for files.
+
+pub mod files;
+pub mod third_party;
+
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use crate::launch::write_line;
+use crate::supervise::{Ending, Interrupt};
+use crate::workspace::{Workspace, describe, run};
+
+/// Runs every check, also when an early one fails.
+///
+/// # Errors
+///
+/// When a check fails: which ones.
+pub fn check(interrupt: &Interrupt) -> Result<()> {
+    let workspace = Workspace::load()?;
+    let mut failed = Vec::new();
+    let mut note = |name: &str, started: Instant, result: Result<()>| {
+        let seconds = started.elapsed().as_secs();
+        match result {
+            Ok(()) => println!("ok     {name} ({seconds} s)"),
+            Err(error) => {
+                println!("FAILED {name} ({seconds} s): {error:#}");
+                failed.push(name.to_owned());
+            }
+        }
+    };
+
+    let started = Instant::now();
+    note("files", started, files::check(&workspace.root, interrupt));
+    let started = Instant::now();
+    let lock = workspace.root.join("third_party.lock");
+    note("third_party.lock", started, third_party::check(&lock));
+
+    let mut fmt = workspace.cargo();
+    // The names of the files alone; `cargo fmt` shows what it does to them.
+    fmt.args(["fmt", "--all", "--check", "--", "-l"]);
+    let mut clippy = workspace.cargo();
+    clippy.args(["clippy", "--workspace", "--all-targets"]);
+    clippy.args(workspace.test_features());
+    clippy.args(["--", "-D", "warnings"]);
+    let mut docs = workspace.cargo();
+    docs.args(["doc", "--workspace", "--no-deps"]);
+    docs.args(workspace.test_features());
+    docs.env("RUSTDOCFLAGS", "-D warnings");
+    for (name, command) in [("fmt", fmt), ("clippy", clippy), ("docs", docs)] {
+        let started = Instant::now();
+        note(name, started, cargo(command, interrupt));
+        if let Some(signal) = interrupt.signal() {
+            bail!("stopped by signal {signal}");
+        }
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "{} of the checks failed: {}",
+        failed.len(),
+        failed.join(", ")
+    )
+}
+
+fn cargo(command: Command, interrupt: &Interrupt) -> Result<()> {
+    let ending = run(command, None, interrupt, &mut |line| {
+        write_line(line.stream, "", &line.bytes)
+    })?;
+    match ending {
+        Ending::Finished => Ok(()),
+        ending => bail!("{}", describe(&ending)),
+    }
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: MIT
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+use crate::bench::{Bench, bench};
+use crate::launch::{Launch, LaunchError, print_line};
+use crate::rank_output::{Notes, rank_output};
+use crate::supervise::Interrupt;
+use crate::tally::Tally;
+use crate::test_cpu::{TestCpu, test_cpu};
+use crate::test_mp::{Launcher, Profile, TestMp, test_mp};
+use crate::{check, plot};
+
+/// The project's tasks.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    TestCpu(TestCpuArgs),
+    TestMp(TestMpArgs),
+    Bench(BenchArgs),
+    Plot(PlotArgs),
+    /// Check format, lints, documentation, licence headers, file sizes and third_party.lock
+    Check,
+    Launch(LaunchArgs),
+    /// Run a rank under mpirun, mark its output and note how it ended
+    #[command(hide = true)]
+    RankOutput {
+        /// The job's directory
+        #[arg(long)]
+        notes: PathBuf,
+        /// The program and its arguments
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
+}
+
+/// Run every test that needs no second process
+///
+/// Unit, property, fuzz, compile and documentation tests of all crates, then the loom models. What
+/// cannot run on this machine (a compiler that is not installed, say) is skipped with its reason.
+/// The last line is `N passed, N failed, N skipped`.
+#[derive(Debug, Args)]
+struct TestCpuArgs {
+    /// Run only tests whose name contains this text; none is an error
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    filter: Option<String>,
+    /// Stop after this many seconds, builds included
+    #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds)]
+    timeout: Duration,
+}
+
+/// Run the conformance suite, one process per rank, on this machine
+///
+/// The last line is `N passed, N failed, N skipped`. Output of ranks other than 0 is marked with
+/// `[rank]`. When a rank dies, the others end by themselves or are stopped.
+#[derive(Debug, Args)]
+struct TestMpArgs {
+    /// How many ranks
+    #[arg(short, default_value = "2", value_name = "N", value_parser = ranks)]
+    n: usize,
+    /// Run only tests whose `Suite.Test` contains this text
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    filter: Option<String>,
+    /// Leave out the tests that measure
+    #[arg(long)]
+    exclude_perf_tests: bool,
+    /// What starts the ranks
+    #[arg(long, value_enum, default_value = "auto")]
+    launcher: Launcher,
+    /// How much each test does
+    #[arg(long, value_enum, default_value = "quick")]
+    profile: Profile,
+    /// Stop after this many seconds, the build not included
+    #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds)]
+    timeout: Duration,
+}
+
+/// Measure latency, bandwidth and posting rate between processes on this machine
+///
+/// Prints progress and a table, and writes a report as JSON.
+#[derive(Debug, Args)]
+struct BenchArgs {
+    /// How many ranks
+    #[arg(short, default_value = "2", value_name = "N", value_parser = ranks)]
+    n: usize,
+    /// Fewer sizes and samples
+    #[arg(long)]
+    quick: bool,
+    /// Only this suite: ping-pong, bidirectional, ...
+    #[arg(long, value_name = "NAME")]
+    suite: Option<String>,
+    /// Where to write the report [default: bench/latest.json in the target directory]
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Stop after this many seconds, the build not included
+    #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds)]
+    timeout: Duration,
+}
+
+/// Draw a report of `bench` as SVG files
+#[derive(Debug, Args)]
+struct PlotArgs {
+    /// The report
+    #[arg(value_name = "FILE")]
+    report: PathBuf,
+    /// The directory for the files
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+}
+
+/// Start N processes of a program on this machine, as ranks of one job
+///
+/// Each rank finds in its environment MSCCLPP_RANK, MSCCLPP_WORLD_SIZE, MSCCLPP_LOCAL_RANK,
+/// MSCCLPP_LOCAL_SIZE, MSCCLPP_ROOT (a file through which rank 0 publishes its address) and
+/// MSCCLPP_SECRET_FILE (a fresh secret, readable by this user only, removed at the end).
+///
+/// Output is passed on line by line with `[rank]` before it; standard input is empty. When a rank
+/// fails, the others may go on for the grace period, then they get SIGTERM and, 2 seconds later,
+/// SIGKILL; so at the timeout and on Ctrl-C. The exit status is that of the rank that failed first
+/// (128 and the number for a signal), 124 at the timeout, 0 if all ranks ended well.
+#[derive(Debug, Args)]
+struct LaunchArgs {
+    /// How many ranks
+    #[arg(short, value_name = "N", value_parser = ranks)]
+    n: usize,
+    /// Stop after this many seconds [default: never]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<Duration>,
+    /// Seconds that the other ranks have when one fails
+    #[arg(long, value_name = "SECONDS", default_value = "8", value_parser = seconds)]
+    grace: Duration,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// At most a million seconds, so that no sum of times overflows.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number: u64 = text.parse().map_err(|_| "not a number of seconds")?;
+    if !(1..=1_000_000).contains(&number) {
+        return Err("between 1 and 1000000 seconds".into());
+    }
+    Ok(Duration::from_secs(number))
+}
+
+fn ranks(text: &str) -> Result<usize, String> {
+    let number: usize = text.parse().map_err(|_| "not a number of ranks")?;
+    if !(1..=1024).contains(&number) {
+        return Err("between 1 and 1024 ranks".into());
+    }
+    Ok(number)
+}
+
+impl Cli {
+    /// Does what was asked for.
+    pub fn run(self, interrupt: &Interrupt) -> ExitCode {
+        let result = match self.command {
+            Task::TestCpu(args) => return tests(args.run(interrupt)),
+            Task::TestMp(args) => return tests(args.run(interrupt)),
+            Task::Bench(args) => args.run(interrupt),
+            Task::Plot(args) => plot::plot(&args.report, &args.output),
+            Task::Check => check::check(interrupt),
+            Task::Launch(args) => args.run(interrupt),
+            Task::RankOutput { notes, command } => {
+                match rank_output(&command, &Notes::new(notes), interrupt) {
+                    Ok(code) => return code,
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        match result {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("error: {error:#}");
+                let code = error.downcast_ref().map_or(1, LaunchError::exit_code);
+                code.into()
+            }
+        }
+    }
+}
+
+/// The end of a test command: its last line is the tally, whatever happened.
+fn tests(result: Result<Tally>) -> ExitCode {
+    match result {
+        Ok(tally) if tally.failed == 0 => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            let tally = Tally {
+                failed: 1,
+                ..Tally::default()
+            };
+            println!("{tally}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl TestCpuArgs {
+    fn run(self, interrupt: &Interrupt) -> Result<Tally> {
+        let options = TestCpu {
+            filter: self.filter,
+            timeout: self.timeout,
+        };
+        test_cpu(&options, interrupt)
+    }
+}
+
+impl TestMpArgs {
+    fn run(self, interrupt: &Interrupt) -> Result<Tally> {
+        let options = TestMp {
+            ranks: self.n,
+            filter: self.filter,
+            exclude_perf_tests: self.exclude_perf_tests,
+            launcher: self.launcher,
+            profile: self.profile,
+            timeout: self.timeout,
+        };
+        test_mp(&options, interrupt)
+    }
+}
+
+impl BenchArgs {
+    fn run(self, interrupt: &Interrupt) -> Result<()> {
+        let options = Bench {
+            ranks: self.n,
+            quick: self.quick,
+            suite: self.suite,
+            json: self.json,
+            timeout: self.timeout,
+        };
+        bench(&options, interrupt)
+    }
+}
+
+impl LaunchArgs {
+    fn run(self, interrupt: &Interrupt) -> Result<()> {
+        let mut words = self.command.into_iter();
+        // clap asks for at least one word.
+        let program = words.next().unwrap_or_default();
+        Launch::new(self.n, program)
+            .args(words)
+            .timeout(self.timeout)
+            .grace(self.grace)
+            .run(interrupt, &mut print_line)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_users_are_told_to_type_is_understood() {
+        for words in [
+            "test-cpu",
+            "test-cpu --filter fifo",
+            "test-mp -n 4 --filter -Perf --exclude-perf-tests --launcher local --profile full",
+            "test-mp --launcher mpirun --timeout 60",
+            "bench --quick --suite ping-pong --json out.json -n 2",
+            "plot out.json -o plots",
+            "check",
+            "launch -n 2 --timeout 5 --grace 1 -- /bin/true --flag",
+        ] {
+            let words = ["xtask"].into_iter().chain(words.split(' '));
+            Cli::try_parse_from(words).unwrap();
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for words in [
+            "launch -n 2",
+            "launch -- /bin/true",
+            "launch -n 0 -- /bin/true",
+            "test-mp -n -1",
+            "test-mp --timeout 0",
+            "test-mp --timeout 99999999999999999999",
+            "bench --json",
+        ] {
+            let words = ["xtask"].into_iter().chain(words.split(' '));
+            assert!(Cli::try_parse_from(words).is_err());
+        }
+    }
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+//! `cargo xtask test-cpu`: everything that needs no second process.
+
+use std::io;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::launch::write_line;
+use crate::loom;
+use crate::supervise::{Ending, Interrupt, Line, Stream};
+use crate::tally::Tally;
+use crate::test_output::{Shown, TestOutput};
+use crate::workspace::{Workspace, describe, run_merged};
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct TestCpu {
+    /// Only tests whose name holds this.
+    pub filter: Option<String>,
+    /// For the whole run.
+    pub timeout: Duration,
+}
+
+struct Progress<'a> {
+    output: TestOutput,
+    started: Instant,
+    deadline: Instant,
+    interrupt: &'a Interrupt,
+}
+
+/// Runs the tests; the last line printed is the returned tally.
+///
+/// # Errors
+///
+/// When the tests cannot be run, the filter matches none, or the user
+/// interrupts. Tests that fail are counted in the tally.
+pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
+    let workspace = Workspace::load()?;
+    let started = Instant::now();
+    let mut progress = Progress {
+        output: TestOutput::requiring(&required()),
+        started,
+        deadline: started + options.timeout,
+        interrupt,
+    };
+    let filter = options.filter.as_deref();
+
+    heading("tests of all crates, and the examples in their documentation");
+    let mut command = workspace.cargo();
+    command
+        .args(["test", "--workspace", "--no-fail-fast", "--color", "never"])
+        .args(workspace.test_features())
+        .args(["--", "--show-output", "--color", "never"]);
+    // After the second `--` a filter may begin with a dash.
+    command.args(filter.map(|filter| ["--", filter]).into_iter().flatten());
+    progress.run(command, "cargo test")?;
+
+    for package in loom::packages(&workspace) {
+        let name = format!("{} (loom models)", package.name);
+        heading(&name);
+        match loom::command(&workspace, package, filter, interrupt) {
+            Ok(Some(command)) => {
+                progress.output.begin(&name);
+                progress.run(command, &name)?;
+            }
+            Ok(None) => {}
+            Err(error) => {
+                eprintln!("error: {error:#}");
+                progress.output.fail(format!("{name}: {error:#}"));
+            }
+        }
+        if let Some(signal) = interrupt.signal() {
+            bail!("stopped by signal {signal}");
+        }
+    }
+    conclude(&progress.output, filter)
+}
+
+/// What must be there, by the environment: CI says what it has installed, and
+/// a test that is skipped all the same has failed.
+fn required() -> Vec<String> {
+    let list = std::env::var("MSCCLPP_CI_REQUIRE").unwrap_or_default();
+    let words = list
+        .split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty());
+    words.map(str::to_owned).collect()
+}
+
+fn heading(text: &str) {
+    println!("== {text}");
+}
+
+impl Progress<'_> {
+    fn run(&mut self, command: Command, name: &str) -> Result<()> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let (output, started) = (&mut self.output, self.started);
+        let ending = run_merged(command, Some(left), self.interrupt, &mut |line| {
+            show(output, line, started)
+        })?;
+        let problem = format!("{name}: {}", describe(&ending));
+        match ending {
+            Ending::Finished => self.output.finish(None),
+            // A failed build, or a failure that no test is known for.
+            Ending::Failed { .. } => self.output.finish(Some(problem)),
+            Ending::Deadline { .. } => {
+                self.output.finish(None);
+                self.output.fail(problem);
+            }
+            Ending::Interrupted { .. } | Ending::Output(_) => bail!("{problem}"),
+        }
+        Ok(())
+    }
+}
+
+fn show(output: &mut TestOutput, line: &Line, started: Instant) -> io::Result<()> {
+    let text = String::from_utf8_lossy(&line.bytes);
+    match output.line(&text) {
+        Shown::No => return Ok(()),
+        Shown::Yes => write_line(Stream::Out, "", &line.bytes)?,
+        Shown::Start => {
+            let prefix = format!("-- {}: ", output.binary());
+            write_line(Stream::Out, &prefix, &line.bytes)?;
+        }
+        Shown::Progress => {
+            write_line(Stream::Out, "", &line.bytes)?;
+            let note = format!(
+                "   so far: {} ({} s)\n",
+                output.tally(),
+                started.elapsed().as_secs()
+            );
+            write_line(Stream::Out, "", note.as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+fn conclude(output: &TestOutput, filter: Option<&str>) -> Result<Tally> {
+    let tally = output.tally();
+    println!();
+    for skip in output.skips() {
+        println!("skipped {}: {}", skip.name, skip.reason);
+    }
+    for failure in output.failures() {
+        println!("FAILED {failure}");
+    }
+    if let Some(filter) = filter {
+        let matched = tally.passed + tally.failed + tally.skipped;
+        if matched == 0 {
+            bail!("no test's name holds {filter:?}");
+        }
+        let binaries = output.binaries();
+        println!("{filter:?} matched {matched} of the tests, in test binaries: {binaries}");
+    }
+    println!("{tally}");
+    Ok(tally)
+}

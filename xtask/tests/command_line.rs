@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT
+//! `xtask launch` and `xtask rank-output` as programs.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use xtask::rank_output::Notes;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn xtask(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn output(args: &[&str]) -> (Output, String, String) {
+    let output = xtask(args).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    (output, out, err)
+}
+
+fn gone(pid: &str) -> bool {
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        match fs::read_to_string(format!("/proc/{pid}/stat")) {
+            Ok(stat) if !stat.rsplit_once(") ").unwrap().1.starts_with('Z') => {}
+            _ => return true,
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    false
+}
+
+#[test]
+fn launch_marks_each_line_and_keeps_the_streams_apart() {
+    let script = "echo out; echo err >&2";
+    let (result, out, err) = output(&["launch", "-n", "2", "--", "/bin/sh", "-c", script]);
+    assert!(result.status.success());
+    let mut lines: Vec<&str> = out.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[0] out", "[1] out"]);
+    assert!(err.contains("[1] err") && !err.contains("out"));
+}
+
+#[test]
+fn launch_ends_as_the_failed_rank_does() {
+    let script = "[ $MSCCLPP_RANK = 1 ] && exit 42; exit 0";
+    let (result, _, err) = output(&["launch", "-n", "2", "--", "/bin/sh", "-c", script]);
+    assert_eq!(result.status.code(), Some(42));
+    assert!(err.contains("rank 1 failed first"), "{err}");
+    let args = ["launch", "-n", "1", "--timeout", "1", "--", "sleep", "300"];
+    let (result, _, err) = output(&args);
+    assert_eq!(result.status.code(), Some(124));
+    assert!(err.contains("timeout of 1 s"), "{err}");
+}
+
+/// Starts two ranks that sleep, sends `signal` to the launcher, and returns its
+/// status after both ranks are gone.
+fn ended_by(signal: Signal) -> Option<i32> {
+    let args = [
+        "launch",
+        "-n",
+        "2",
+        "--",
+        "/bin/sh",
+        "-c",
+        "echo $$; exec sleep 300",
+    ];
+    // A launcher that is killed leaves its temporary directory behind.
+    let temporary = tempfile::tempdir().unwrap();
+    let mut launcher = xtask(&args)
+        .env("TMPDIR", temporary.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(launcher.stdout.take().unwrap()).lines();
+    let pids: Vec<String> = lines
+        .take(2)
+        .map(|line| line.unwrap().split_once(' ').unwrap().1.to_owned())
+        .collect();
+    kill_process(Pid::from_child(&launcher), signal).unwrap();
+    let status = launcher.wait().unwrap();
+    assert!(pids.iter().all(|pid| gone(pid)));
+    status.code()
+}
+
+#[test]
+fn ctrl_c_ends_the_ranks() {
+    assert_eq!(ended_by(Signal::INT), Some(130));
+}
+
+#[test]
+fn the_ranks_die_with_a_launcher_that_is_killed() {
+    assert_eq!(ended_by(Signal::KILL), None);
+}
+
+/// Runs `script` as a rank under an `mpirun` that sets `rank` and `size` as
+/// Hydra does.
+fn as_rank(notes: &Path, rank: usize, size: usize, script: &str) -> Output {
+    let notes = notes.to_str().unwrap();
+    xtask(&[
+        "rank-output",
+        "--notes",
+        notes,
+        "--",
+        "/bin/sh",
+        "-c",
+        script,
+    ])
+    .env_remove("OMPI_COMM_WORLD_RANK")
+    .env("PMI_RANK", rank.to_string())
+    .env("PMI_SIZE", size.to_string())
+    .output()
+    .unwrap()
+}
+
+#[test]
+fn a_rank_under_mpirun_is_marked_unless_it_is_rank_0_and_its_end_is_noted() {
+    let directory = tempfile::tempdir().unwrap();
+    let notes = Notes::new(directory.path());
+    let last = "2 passed, 1 failed, 0 skipped";
+    let out = as_rank(directory.path(), 0, 2, &format!("echo hello; echo {last}"));
+    assert_eq!(out.stdout, b"hello\n");
+    assert_eq!(out.status.code(), Some(0));
+    assert_eq!(notes.tally().unwrap().to_string(), last);
+    assert_eq!(notes.problem(2).unwrap(), "rank 1 was stopped");
+    // The other rank has ended: nothing is left for mpirun to end.
+    let out = as_rank(directory.path(), 1, 2, "echo hello; kill -9 $$");
+    assert_eq!(out.stdout, b"[1] hello\n");
+    assert_eq!(out.status.code(), Some(0));
+    assert!(notes.problem(2).unwrap().contains("signal: 9"));
+}
+
+#[test]
+fn a_failed_rank_under_mpirun_fails_when_the_others_go_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = as_rank(directory.path(), 1, 2, "exit 5");
+    assert_eq!(out.status.code(), Some(5));
+    let notes = Notes::new(directory.path());
+    assert!(
+        notes
+            .problem(2)
+            .unwrap()
+            .contains("rank 1 failed (exit status: 5)")
+    );
+}
+
+#[test]
+fn every_command_explains_itself() {
+    for command in ["test-cpu", "test-mp", "bench", "plot", "check", "launch"] {
+        let (result, out, _) = output(&[command, "--help"]);
+        assert!(result.status.success());
+        assert!(
+            out.contains(&format!("Usage: cargo xtask {command}")),
+            "{out}"
+        );
+    }
+    let (_, out, _) = output(&["--help"]);
+    assert!(!out.contains("rank-output"));
+}
