@@ -28,5 +28,5 @@ pub use error::BootstrapError;
 pub use failure::{FailureKind, FailureObserver, PeerFailure};
 pub use secret::{JobKey, Secret};
 pub use tag::Tag;
-pub use tcp::TcpBootstrap;
+pub use tcp::{TcpBootstrap, TcpOptions};
 pub use unique_id::UniqueId;

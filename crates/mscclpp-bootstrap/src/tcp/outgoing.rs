@@ -129,6 +129,16 @@ impl Outgoing {
         self.changed.notify_all();
     }
 
+    /// Changes the link if it is as `expected`; returns whether it was.
+    pub(crate) fn change(&self, expected: impl Fn(&Link) -> bool, link: Link) -> bool {
+        let state = self.lock();
+        let was = expected(&state.link);
+        if was {
+            self.set(state, link);
+        }
+        was
+    }
+
     /// Keeps a place for a connection that the peer makes; the number is the
     /// attempt's.
     pub(crate) fn accept(&self, mut state: MutexGuard<'_, State>) -> u64 {
@@ -172,6 +182,8 @@ impl Outgoing {
         gone: impl Fn() -> Option<G>,
         connect: impl Fn(),
     ) -> Sent<G> {
+        // Copied before the lock is taken: the message may be large.
+        let mut data = data.to_vec();
         let mut number = None;
         let mut state = self.lock();
         loop {
@@ -186,17 +198,21 @@ impl Outgoing {
                 Link::Open(_) if state.untaken >= WINDOW => Waiting::ForRoom,
                 Link::Open(outbox) => {
                     let next = state.queued + 1;
+                    let cost = cost(data.len());
                     let job = Job {
                         tag,
-                        data: data.to_vec(),
+                        data: std::mem::take(&mut data),
                         number: next,
                     };
-                    if outbox.messages.send(job).is_ok() {
-                        number = Some(next);
-                        state.queued = next;
-                        state.untaken = state.untaken.saturating_add(cost(data.len()));
+                    match outbox.messages.send(job) {
+                        Ok(()) => {
+                            number = Some(next);
+                            state.queued = next;
+                            state.untaken = state.untaken.saturating_add(cost);
+                        }
+                        // The connection has ended; that is about to be recorded.
+                        Err(returned) => data = returned.0.data,
                     }
-                    // A closed outbox means that the peer's end is being recorded.
                     Waiting::ForWriter
                 }
                 Link::Idle => {
