@@ -49,7 +49,7 @@ fn a_write_to_dropped_memory_is_refused_and_harms_nobody_else() {
     let from_other = shared.seen_by(&other);
     let source = Memory::new(&other, 4096);
 
-    let common::Memory { buffer, local } = pair.at_b;
+    let Memory { buffer, local } = pair.at_b;
     drop(local);
     pair.a_to_b
         .write(&pair.b_from_a, 0, &pair.at_a.local, 0, 64)

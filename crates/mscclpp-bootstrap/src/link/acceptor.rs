@@ -126,7 +126,7 @@ impl Expected {
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(BootstrapError::AcceptorGone),
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                let failed = self.registry.failed_proofs();
+                let failed = self.registry.unproven();
                 Err(BootstrapError::LinkTimeout {
                     with: format!("came to {}", self.address),
                     waited: deadline.budget(),
@@ -280,9 +280,15 @@ async fn prove(
     stream.write_all(acceptance.challenge()).await?;
     let mut proof = [0; PROOF];
     stream.read_exact(&mut proof).await?;
-    // An id that is not known is treated like a wrong proof, at the same point.
+    // An id that is not known is treated like a wrong proof, at the same point, but in the log: a
+    // peer may come before it is expected, and comes again.
+    let known = entry.is_some();
     let Some(entry) = entry.filter(|entry| acceptance.proven(&entry.key, &proof)) else {
-        registry.count_failed_proof(from);
+        if known {
+            registry.count_failed_proof(from);
+        } else {
+            registry.count_unexpected(from);
+        }
         stream.write_all(&Acceptance::bad_proof()).await?;
         return Ok(None);
     };

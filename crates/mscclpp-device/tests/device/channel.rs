@@ -294,6 +294,53 @@ fn a_flush_ends_by_a_sticky_error_or_its_budget() {
     a_flush_is_released(&Kernels::of("channel")).unwrap();
 }
 
+/// A channel's wait ends by a signal, its budget, its connection's error or its proxy's end.
+pub(crate) fn a_wait_is_released(kernels: &Kernels) -> Outcome {
+    type Prepare = fn(&TestChannel);
+    let cases: [(Prepare, i64, Status); 4] = [
+        (|channel| channel.inbound.set(0, 1), -1, Status::Ok),
+        (|_| {}, 20, Status::Timeout),
+        (
+            |channel| channel.status.fail(Status::PeerDown),
+            -1,
+            Status::PeerDown,
+        ),
+        (
+            |channel| channel.fifo.status.fail(Status::Aborted),
+            -1,
+            Status::Aborted,
+        ),
+    ];
+    for (prepare, budget, expected) in cases {
+        let channel = TestChannel::new(4);
+        prepare(&channel);
+        let status = Cells::new(1);
+        let args = Flush {
+            channel: channel.handle(),
+            rounds: 0,
+            budget,
+            status: status.address(),
+        };
+        let running = kernels
+            .direct("channel_wait")
+            .launch(ONE, args)
+            .map_err(|error| error.to_string())?;
+        if let Err(stuck) = running.join(Duration::from_secs(5)) {
+            channel.inbound.set(0, 1);
+            return Err(stuck.to_string());
+        }
+        equal("status", status.get(0), expected as u64)?;
+        let consumed = u64::from(expected == Status::Ok);
+        equal("consumed", channel.expected.get(0), consumed)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_wait_of_a_channel_ends_by_signal_budget_peer_or_proxy() {
+    a_wait_is_released(&Kernels::of("channel")).unwrap();
+}
+
 #[test]
 fn a_flush_that_completed_wins_over_the_status() {
     let channel = TestChannel::new(16);

@@ -156,6 +156,10 @@ mutants! {
         "waitUntil(flushed, semaphore_.status, fifo_.status, maxSpinCount)"
         => "waitUntil(flushed, semaphore_.status, nullptr, maxSpinCount)",
         "channel", channel::a_flush_is_released;
+    wait_blind_to_its_proxy: "port_channel_device.hpp",
+        "waitUntil([&] { return semaphore_.poll(); }, semaphore_.status, fifo_.status, maxSpinCount)"
+        => "waitUntil([&] { return semaphore_.poll(); }, semaphore_.status, nullptr, maxSpinCount)",
+        "channel", channel::a_wait_is_released;
     values_cut_off: "trigger.hpp",
         "if (tooLarge != 0) return trigger;" => "(void)tooLarge;",
         "channel", channel::too_large_is_refused;

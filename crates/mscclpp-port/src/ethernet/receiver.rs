@@ -14,9 +14,12 @@ use crate::refusal::{Operation, Refusal, Refused};
 use crate::shared;
 
 /// Size of the receive buffer.
-const BUFFER: usize = 256 << 10;
+const BUFFER: usize = 64 << 10;
 /// Payloads with at least this much to come go straight to their destination.
-const DIRECT: u64 = 64 << 10;
+const DIRECT: u64 = 16 << 10;
+/// What is received behind such a payload: the next headers, and little of the next payload, which
+/// would be copied twice.
+const BEHIND: usize = 4 << 10;
 
 /// What the peer's frames ask of the sending half and the connection.
 pub(crate) trait Inbound {
@@ -130,7 +133,7 @@ impl Receiver {
             base,
             len: body.left as usize,
         }];
-        let got = receive_into(socket, &mut direct, &mut self.buffer)?;
+        let got = receive_into(socket, &mut direct, &mut self.buffer[..BEHIND])?;
         drop(guard);
         let placed = (got.unwrap_or(0) as u64).min(body.left);
         self.end = got.unwrap_or(0) - placed as usize;

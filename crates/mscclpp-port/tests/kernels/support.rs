@@ -95,6 +95,15 @@ pub(crate) struct PushArgs {
 }
 
 #[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct SyncArgs {
+    pub(crate) fifo: FifoDeviceHandle,
+    pub(crate) count: u64,
+    pub(crate) pause: u64,
+    pub(crate) times: u64,
+}
+
+#[derive(Clone, Copy)]
 #[repr(u64)]
 pub(crate) enum Call {
     PutWithSignal,

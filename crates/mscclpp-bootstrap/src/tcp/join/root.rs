@@ -188,7 +188,7 @@ impl Gathering {
     fn error(&self, trouble: Trouble) -> BootstrapError {
         let mut error = trouble.into_error(0);
         if let BootstrapError::Timeout { hint, .. } = &mut error {
-            let failed = self.registry.failed_proofs();
+            let failed = self.registry.unproven();
             if failed > 0 {
                 *hint = format!(
                     "{failed} connections failed their proof; do all ranks have the same secret?"
