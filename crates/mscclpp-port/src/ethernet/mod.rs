@@ -21,6 +21,7 @@ mod arrival;
 mod event;
 mod frame;
 mod io;
+mod patience;
 mod receiver;
 mod sender;
 mod socket;
