@@ -7,7 +7,10 @@
 //!
 //! What is promised, and to whom:
 //! - Posts execute in order. A signal or accumulate is a release at the receiver: who sees its
-//!   value sees all that was posted before it. Inside one write there is no order between bytes.
+//!   value sees all that was posted before it. Inside one write there is no order between words; an
+//!   aligned word of 8 bytes is never torn in a write of less than 16 KiB, and in a longer one its
+//!   half at the lower address comes first, so that a word with its flag in the upper half (an LL
+//!   packet) is whole when its flag is there.
 //! - A flush is acknowledged by the peer after it has executed everything before the flush. This
 //!   is stronger than a flush of MSCCL++, which ends when the bytes are in the socket.
 //! - Each operation is checked by the receiver against its own table: key, range without overflow,

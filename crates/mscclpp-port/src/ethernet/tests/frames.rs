@@ -31,6 +31,36 @@ fn a_write_and_its_signal_leave_together() {
     assert!(!fixture.transport.progress().unwrap().busy);
 }
 
+/// The payload's pieces end inside words; whoever polls a word sees all of it or nothing.
+#[test]
+fn a_word_of_a_small_write_is_never_seen_in_part() {
+    let mut fixture = Fixture::new();
+    let key = fixture.key;
+    for round in 1..=50u64 {
+        let word = round * 0x0101_0101_0101_0101;
+        // 3 bytes before the first word: the writes are not aligned, the words are.
+        let mut bytes = Frame::Write {
+            key,
+            offset: 13,
+            len: 3 + 64,
+        }
+        .encode()
+        .to_vec();
+        bytes.extend([0; 3]);
+        bytes.extend((0..8).flat_map(|_| word.to_le_bytes()));
+        for piece in bytes.chunks(if round % 2 == 0 { 5 } else { 13 }) {
+            fixture.peer.write_all(piece).unwrap();
+            for at in (16..80).step_by(8) {
+                let seen = fixture.buffer.load_u64(at).unwrap();
+                let whole = seen == word || seen == word - 0x0101_0101_0101_0101;
+                assert!(whole, "{seen:#x} in round {round}");
+            }
+        }
+        fixture.settle(round);
+        assert_eq!(fixture.buffer.load_u64(72).unwrap(), word);
+    }
+}
+
 #[test]
 fn frames_may_arrive_in_any_pieces() {
     let mut fixture = Fixture::new();
