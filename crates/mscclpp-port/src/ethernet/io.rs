@@ -126,7 +126,14 @@ impl<'a> Io<'a> {
             State::Discarding | State::Leaving => self.discard()?,
         };
         let sender = &self.shared.sender;
-        if sender.is_stuck() {
+        if let Some(cause) = self.shared.broken.get() {
+            if !received {
+                if !self.closing() {
+                    self.shared.peer_down(cause);
+                }
+                return Err(Over);
+            }
+        } else if sender.is_stuck() {
             let at_most = if received {
                 Duration::ZERO
             } else {
@@ -201,7 +208,11 @@ impl<'a> Io<'a> {
             Ok(Pumped::Stuck) => sender.set_stuck(true),
             Err(error) => {
                 self.shared.pump_failed(error);
-                return Err(Over);
+                return if self.shared.status.is_failed() {
+                    Err(Over)
+                } else {
+                    Ok(())
+                };
             }
         }
         self.shared.event.ring_if_armed();

@@ -90,6 +90,9 @@ struct Shared {
     event: Event,
     /// The owner is gone: send what is queued and say goodbye.
     closing: AtomicBool,
+    /// Why nothing can be sent any more. What the peer said last, if anything, tells more and is
+    /// still to be read.
+    broken: OnceLock<String>,
     /// The owner has waited long enough.
     given_up: AtomicBool,
     done: Mutex<bool>,
@@ -111,6 +114,7 @@ impl EthernetTransport {
             wake: event()?,
             event: event()?,
             closing: AtomicBool::new(false),
+            broken: OnceLock::new(),
             given_up: AtomicBool::new(false),
             done: Mutex::new(false),
             done_changed: Condvar::new(),
@@ -161,7 +165,11 @@ impl Shared {
     fn pump_failed(&self, error: PumpError) {
         match error {
             PumpError::SourceGone => self.fail(Error::SourceGone { rank: self.rank }),
-            PumpError::Socket(error) => self.peer_down(format!("sending failed: {error}")),
+            PumpError::Socket(error) => {
+                let _ = self.broken.set(format!("sending failed: {error}"));
+                self.sender.set_stuck(true);
+                self.wake.ring();
+            }
         }
     }
 
