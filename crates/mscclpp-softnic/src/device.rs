@@ -185,6 +185,11 @@ impl Device {
         }
     }
 
+    /// The device's clock, as the NIC was last told it.
+    pub fn now(&self) -> Time {
+        self.inner().lock().nic.common.now
+    }
+
     /// Time until the device will do something of itself, `None` if never:
     /// how far a manual clock may be moved on at once.
     pub fn next_event(&self) -> Option<Duration> {

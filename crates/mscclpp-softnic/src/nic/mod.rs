@@ -350,6 +350,7 @@ impl Nic {
             (Then::Staged { stage, offset, .. }, Some(bytes)) => {
                 pair.on_staged(c, stage, offset, &bytes);
             }
+            (Then::Fetched { first, .. }, None) => pair.on_fetch_failed(c, first),
             // A queue whose own memory cannot be read is of no use.
             (_, None) => pair.fail(c, mlx5_queue::Syndrome::LOCAL_PROTECTION),
             (Then::Nothing, _) => {}

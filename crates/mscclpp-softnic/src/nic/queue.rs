@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! A queue pair: its parts, its states, its death.
 
-use mlx5_queue::{Entry, Failure, QueueIndex, QueueNumber, Syndrome};
+use mlx5_queue::{BLOCK_BYTES, Entry, Failure, QueueIndex, QueueNumber, Syndrome};
 
 use super::access::QueueLife;
 use super::common::Common;
@@ -193,6 +193,14 @@ impl QueuePair {
         let flushing = self.state == State::Error;
         self.send.on_fetched(c, self.life, first, bytes, flushing);
         self.pump(c);
+    }
+
+    /// Blocks from `first` could not be read: there is nothing to execute.
+    pub(crate) fn on_fetch_failed(&mut self, c: &mut Common, first: QueueIndex) {
+        self.fail(c, Syndrome::LOCAL_PROTECTION);
+        let blocks = self.send.under_way(first);
+        let nothing = Bytes::from_elem(0, blocks as usize * BLOCK_BYTES);
+        self.on_fetched(c, first, nothing);
     }
 
     /// Does what can be done: requests, then the blocks of further ones.

@@ -60,6 +60,8 @@ pub(crate) struct Requester {
     pub(super) allocated: u64,
     /// Next packet to send.
     pub(super) next: u64,
+    /// One past the last packet that has been sent, ever.
+    pub(super) sent: u64,
     /// Everything before it is acknowledged.
     pub(super) acknowledged: u64,
     /// Reads and atomics under way.
@@ -80,7 +82,8 @@ pub(crate) struct Requester {
 
 impl Requester {
     pub(crate) fn begin(&mut self, first: u64) {
-        (self.allocated, self.next, self.acknowledged) = (first, first, first);
+        (self.allocated, self.next) = (first, first);
+        (self.sent, self.acknowledged) = (first, first);
     }
 
     pub(crate) fn restore_retries(&mut self, attributes: &SendAttributes) {
@@ -109,11 +112,6 @@ impl Requester {
         self.next = self.acknowledged;
         self.cursor = 0;
         self.staged.clear();
-        for request in &mut self.outstanding {
-            if !request.answered {
-                request.received = 0;
-            }
-        }
     }
 
     /// Marks the request that packet `number` belongs to.

@@ -71,18 +71,28 @@ impl QueuePair {
     /// Everything before `number` is done at the peer, but for answers that
     /// have not come: those are waited for.
     fn acknowledge(&mut self, c: &mut Common, number: u64) {
+        let mtu = self.mtu();
         let requester = &mut self.requester;
-        let mut number = number.min(requester.next);
-        for request in &requester.outstanding {
-            if request.first >= number {
+        // Also what was sent before it is being sent again.
+        let mut number = number.min(requester.sent);
+        let results = requester
+            .outstanding
+            .iter()
+            .filter(|request| request.packets > 0 && request.request.has_result());
+        for request in results {
+            if request.first > number {
                 break;
             }
-            if request.request.has_result() && !request.answered {
-                number = request.first;
+            if !request.answered {
+                number = number.min(request.first + request.received / mtu);
+                break;
             }
+            // An answer that came before is as good as an acknowledgement.
+            number = number.max(request.end());
         }
         if number > requester.acknowledged {
             requester.acknowledged = number;
+            requester.next = requester.next.max(number);
             requester.deadline = None;
             requester.restore_retries(&self.attributes);
         }
@@ -95,8 +105,9 @@ impl QueuePair {
     }
 
     pub(crate) fn on_refuse(&mut self, c: &mut Common, number: u64, refusal: Refusal) {
-        if number < self.requester.acknowledged || number >= self.requester.next {
-            // Of a packet that has been sent again since.
+        let repeated = refusal == Refusal::Sequence && number >= self.requester.next;
+        if number < self.requester.acknowledged || number >= self.requester.sent || repeated {
+            // Of a packet that has been, or is being, sent again since.
             return;
         }
         self.acknowledge(c, number);
@@ -142,6 +153,7 @@ impl QueuePair {
         part: Part,
         payload: Payload,
     ) {
+        let mtu = self.mtu();
         let outstanding = &mut self.requester.outstanding;
         let Some(request) = outstanding
             .iter_mut()
@@ -152,19 +164,22 @@ impl QueuePair {
         let Work::Read { scatter, .. } = &request.request.work else {
             return;
         };
-        if request.first > number || request.answered || part.offset != request.received {
-            // Of an earlier try.
+        let first = request.first;
+        let offset = number.saturating_sub(first) * mtu;
+        if first > number || request.answered || offset != request.received {
+            // Of an earlier try, or after one that was lost.
             return;
         }
-        if part.total != request.length || part.offset + part.length > request.length {
+        let end = offset + part.length;
+        let whole = part.length.is_multiple_of(mtu) && end < request.length;
+        if end != request.length && !whole {
             request.failed = Some(Syndrome::BAD_RESPONSE);
             self.pump(c);
             return;
         }
-        let first = request.first;
-        let target = cut(scatter, part.offset, part.length);
-        request.received += part.length;
-        request.answered = request.received == request.length;
+        let target = cut(scatter, offset, part.length);
+        request.received = end;
+        request.answered = end == request.length;
         let landed = self.land_result(c, first, &target, payload);
         self.after_answer(c, first, landed);
     }
@@ -198,14 +213,8 @@ impl QueuePair {
             Some(pieces) => request.landing += pieces,
             None => request.failed = Some(Syndrome::LOCAL_PROTECTION),
         }
-        if request.answered {
-            let end = request.end();
-            self.acknowledge(c, end);
-        } else {
-            // The answer is coming: no reason to ask again.
-            self.requester.deadline = None;
-            self.arm(c);
-        }
+        let end = request.end();
+        self.acknowledge(c, end);
         self.pump(c);
     }
 

@@ -98,6 +98,11 @@ impl SendQueue {
         self.fetched = self.fetched.advance(blocks);
     }
 
+    /// Blocks of the fetch that began at `first`.
+    pub(super) fn under_way(&self, first: QueueIndex) -> u64 {
+        self.fetched.distance_from(first)
+    }
+
     /// Blocks from `first` have been read: takes the requests in them.
     /// `flushing` if the queue is in error: then what is wrong with them is of
     /// no interest.

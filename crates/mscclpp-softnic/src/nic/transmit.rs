@@ -58,12 +58,12 @@ impl QueuePair {
                 length,
                 packets,
             };
-            let (body, pieces) = body(request, part, local);
-            requester.next += if request.request.has_result() {
-                request.packets
-            } else {
-                packets
+            let (body, pieces) = body(request, number, part, local);
+            requester.next = match request.request.has_result() {
+                true => request.end(),
+                false => number + packets,
             };
+            requester.sent = requester.sent.max(requester.next);
             let packet = Packet {
                 to: path.remote.queue,
                 from: self.life.queue,
@@ -157,7 +157,7 @@ impl QueuePair {
 
 /// The body of a part of a request, and where its bytes are if they have to be
 /// read first.
-fn body(request: &Outstanding, part: Part, local: bool) -> (Body, Pieces) {
+fn body(request: &Outstanding, number: u64, part: Part, local: bool) -> (Body, Pieces) {
     let payload = |source: &Source| match source {
         Source::Inline(data) => {
             let range = part.offset as usize..(part.offset + part.length) as usize;
@@ -207,8 +207,10 @@ fn body(request: &Outstanding, part: Part, local: bool) -> (Body, Pieces) {
             )
         }
         Work::Read { key, address, .. } => {
-            let (key, address) = (*key, *address);
-            let (length, packets) = (request.length, request.packets);
+            // Of an answer that stopped half way only the rest is asked for.
+            let (key, address) = (*key, address.wrapping_add(part.offset));
+            let length = request.length - part.offset;
+            let packets = request.end() - number;
             (
                 Body::Read {
                     key,

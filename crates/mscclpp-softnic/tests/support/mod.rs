@@ -2,6 +2,8 @@
 //! A poster for tests: what device code does, on the host.
 #![allow(dead_code)]
 
+pub(crate) mod slow_memory;
+
 use std::time::{Duration, Instant};
 
 use mlx5_queue::*;
@@ -51,8 +53,18 @@ impl Default for Setup {
 }
 
 impl Poster {
-    /// A queue pair in state Reset.
+    /// A queue pair in state Reset, in host memory.
     pub(crate) fn new(domain: &ProtectionDomain, setup: &Setup) -> Self {
+        Self::within(domain, setup, &HostBuffer::range)
+    }
+
+    /// A queue pair in state Reset, in the memory that `reach` makes of a
+    /// buffer.
+    pub(crate) fn within(
+        domain: &ProtectionDomain,
+        setup: &Setup,
+        reach: &dyn Fn(&HostBuffer) -> MemoryRange,
+    ) -> Self {
         let device = domain.device();
         let size = RingSize::new(setup.blocks).unwrap();
         let bytes = setup.blocks as usize * 64;
@@ -71,23 +83,23 @@ impl Poster {
             }
         }
         let completions = device
-            .create_completion_queue(entries.range(), setup.blocks)
+            .create_completion_queue(reach(&entries), setup.blocks)
             .unwrap();
         let receive_completions = device
-            .create_completion_queue(receive_entries.range(), RECEIVE_ENTRIES)
+            .create_completion_queue(reach(&receive_entries), RECEIVE_ENTRIES)
             .unwrap();
         let page = device.allocate_doorbell_page().unwrap();
         let receive = setup.receive_queue.then(|| ReceiveQueueConfig {
-            ring: receives.range(),
+            ring: reach(&receives),
             entries: RECEIVE_ENTRIES,
             segments: 2,
             completions: &receive_completions,
         });
         let pair = domain
             .create_queue_pair(QueuePairConfig {
-                send_ring: ring.range(),
+                send_ring: reach(&ring),
                 send_blocks: setup.blocks,
-                record: record.range(),
+                record: reach(&record),
                 send_completions: &completions,
                 receive,
                 page: &page,
@@ -239,19 +251,28 @@ pub(crate) const LENGTH: usize = 1 << 20;
 
 impl Rig {
     pub(crate) fn new(config: DeviceConfig, setup: &Setup) -> Self {
+        Self::within(config, setup, &HostBuffer::range)
+    }
+
+    /// The same, with everything in the memory that `reach` makes of a buffer.
+    pub(crate) fn within(
+        config: DeviceConfig,
+        setup: &Setup,
+        reach: &dyn Fn(&HostBuffer) -> MemoryRange,
+    ) -> Self {
         let device = Device::open("soft0", config).unwrap();
         let domain = device.allocate_domain().unwrap();
         let (source, target) = (HostBuffer::new(LENGTH), HostBuffer::new(LENGTH));
         let registrations: Vec<Registration> = [&source, &target]
             .map(|buffer| {
-                let range = buffer.range();
+                let range = reach(buffer);
                 domain
                     .register(range, AccessFlags::ALL, WriteOrdering::Relaxed)
                     .unwrap()
             })
             .into();
-        let a = Poster::new(&domain, setup);
-        let b = Poster::new(&domain, setup);
+        let a = Poster::within(&domain, setup, reach);
+        let b = Poster::within(&domain, setup, reach);
         a.connect(b.pair.address(), setup, setup.mtu.0);
         b.connect(a.pair.address(), setup, setup.mtu.1);
         let (source_key, target_key) = (registrations[0].key(), registrations[1].key());
