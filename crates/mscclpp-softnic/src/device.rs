@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::engine::{Engine, Inner};
 use crate::error::Error;
 use crate::fault::{ControlOperation, FaultPlan};
 use crate::handles::{CompletionQueue, DoorbellPage, ProtectionDomain};
+use crate::link::{LinkEnd, LinkStream};
 use crate::memory::MemoryRange;
 use crate::time::Time;
 use crate::violation::Violation;
@@ -92,6 +94,50 @@ impl Device {
     /// are lost.
     pub fn set_link_up(&self, up: bool) {
         self.inner().lock().nic.common.network.up = up;
+    }
+
+    /// Connects this device with the one at the other end of `stream`, which
+    /// does the same at the same time, and says which that is. Queue pairs of
+    /// the two can reach each other from then on.
+    ///
+    /// The link lasts as long as the stream, or until either device is
+    /// dropped or links to the same device again. When it is gone, requests to
+    /// that device fail with RETRY_EXC_ERR.
+    ///
+    /// # Errors
+    /// [`Error::Link`] if the other end does not answer within `timeout`, is
+    /// not a NIC in software of this version, or is this device itself.
+    pub fn link(
+        &self,
+        stream: impl Into<LinkStream>,
+        timeout: Duration,
+    ) -> Result<DeviceAddress, Error> {
+        let stream = stream.into();
+        let failed = |source| Error::Link {
+            device: self.name().to_owned(),
+            source,
+        };
+        let peer = stream.greet(self.address(), timeout).map_err(failed)?;
+        if peer == self.address() {
+            let itself = "the other end is the same device";
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, itself)));
+        }
+        let mut shell = self.inner().lock();
+        shell.links.retain(|link| link.peer != peer);
+        shell.links.push(LinkEnd::new(peer, stream));
+        drop(shell);
+        self.after_change();
+        Ok(peer)
+    }
+
+    /// The devices that this one has a link to at the moment.
+    pub fn links(&self) -> Vec<DeviceAddress> {
+        self.inner()
+            .lock()
+            .links
+            .iter()
+            .map(|link| link.peer)
+            .collect()
     }
 
     /// Allocates a protection domain.
@@ -203,13 +249,13 @@ impl Device {
     }
 
     pub(crate) fn ring(&self, page: u32, value: [u8; 8]) {
-        self.inner().ring(&self.engine, page, value);
+        self.inner().ring(page, value);
     }
 
     /// Something was changed that the NIC has to act on.
     pub(crate) fn after_change(&self) {
         match self.inner().mode {
-            EngineMode::Thread => self.engine.wake(),
+            EngineMode::Thread => self.inner().wake(),
             EngineMode::Inline => self.run(),
             EngineMode::Manual => {}
         }

@@ -78,6 +78,14 @@ pub enum Error {
         /// Why it does not fit.
         source: mlx5_queue::Error,
     },
+    /// The stream to another device could not be used.
+    #[error("cannot link {device} to another device: {source}")]
+    Link {
+        /// This device.
+        device: String,
+        /// The cause.
+        source: std::io::Error,
+    },
     /// The engine thread could not be started.
     #[error("cannot start the engine of {device}: {source}")]
     Engine {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mlx5_queue::{BLOCK_BYTES, Doorbell, DoorbellRecord, MemoryKey, QueueNumber, RingSize};
 
 use crate::device::{Device, check_range};
-use crate::engine::{Inner, Registers};
+use crate::engine::Inner;
 use crate::error::Error;
 use crate::fault::ControlOperation;
 use crate::memory::MemoryRange;
@@ -17,6 +17,7 @@ use crate::queue_config::{
     QueueAddress, QueuePairConfig, QueuePairStatus, ReceiveQueueConfig, State, Transition,
 };
 use crate::region::{AccessFlags, WriteOrdering};
+use crate::shell::Registers;
 
 /// A protection domain: queue pairs reach only registrations of their own.
 #[derive(Clone)]

@@ -98,10 +98,13 @@
 //!   sent again after a timeout or a complaint of the peer, then RETRY_EXC_ERR;
 //!   RNR_RETRY_EXC_ERR where there is no receive request; after an error the
 //!   rest is flushed with WR_FLUSH_ERR, unsignalled requests too.
-//! - **Devices** are separate: `soft0` opened twice is two NICs. Queue pairs of
-//!   one device reach each other. Connecting to another device succeeds, as on
-//!   a fabric without a cable between the two, and requests then fail with
-//!   RETRY_EXC_ERR: there is no link between devices yet.
+//! - **Devices** are separate: `soft0` opened twice is two NICs, each with its
+//!   own numbers, keys and engine. Queue pairs of one device reach each other.
+//!   Devices, in one process, in two or on two hosts, reach each other once
+//!   [`Device::link`] has joined them by a TCP or Unix stream. The stream comes
+//!   from the caller, who has proven the peers to each other. Connecting to a
+//!   device without a link succeeds, as on a fabric without a cable; requests
+//!   then fail with RETRY_EXC_ERR, and so they do when the peer's process dies.
 //!
 //! # Checks and their answers
 //!
@@ -177,10 +180,12 @@ mod engine;
 mod error;
 mod fault;
 mod handles;
+mod link;
 mod memory;
 mod nic;
 mod queue_config;
 mod region;
+mod shell;
 mod time;
 mod violation;
 
@@ -193,6 +198,7 @@ pub use device::Device;
 pub use error::Error;
 pub use fault::{ControlOperation, FaultKind, FaultPlan, FaultRule};
 pub use handles::{CompletionQueue, DoorbellPage, ProtectionDomain, QueuePair, Registration};
+pub use link::LinkStream;
 pub use memory::{
     Access, AccessId, AccessResult, Bytes, HostBuffer, HostMemory, MemoryFault, MemoryRange,
     NicMemory, Submitted,

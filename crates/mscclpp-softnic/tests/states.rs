@@ -433,6 +433,32 @@ fn a_device_ends_with_its_last_handle() {
     }
 }
 
+/// An engine without queue pairs sleeps long, but wakes for its end and for the
+/// first queue pair.
+#[test]
+fn a_sleeping_engine_wakes_for_what_matters() {
+    let start = std::time::Instant::now();
+    for _ in 0..50 {
+        let device = Device::open("soft0", DeviceConfig::default()).unwrap();
+        // Long enough for it to fall asleep.
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        let domain = device.allocate_domain().unwrap();
+        let trigger = Some(TriggerMode::PollRecord);
+        let setup = Setup {
+            trigger,
+            ..Setup::default()
+        };
+        let mut poster = Poster::new(&domain, &setup);
+        poster.connect(poster.pair.address(), &setup, Mtu::Bytes4096);
+        poster.write(Flags::SIGNALLED, Operation::Nop);
+        poster.store_record();
+        assert_eq!(poster.wait().failure(), None);
+        drop(poster);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(start.elapsed() < std::time::Duration::from_secs(20));
+}
+
 #[test]
 fn memory_that_is_let_go_is_used_no_more_once_its_key_is_dead() {
     let mut rig = Rig::inline();

@@ -113,15 +113,13 @@ pub struct MemoryRange {
 }
 
 impl MemoryRange {
-    /// `length` bytes at `address` of `memory`.
+    /// `length` bytes at `address` of `memory`, cut off at the end of the
+    /// address space.
     ///
     /// # Safety
     /// While `owner` lives, `memory` must be able to read and write the whole
     /// range, and no Rust reference to its bytes may exist other than to
     /// atomics: the NIC accesses it at any time, from its own thread.
-    ///
-    /// # Panics
-    /// Never; a range that ends beyond the address space is cut off there.
     pub unsafe fn new(
         memory: Arc<dyn NicMemory>,
         address: u64,

@@ -6,19 +6,22 @@ use super::packet::{Body, Packet, Part, Piece, Refusal};
 use super::queue::QueuePair;
 use super::receive_queue::Receive;
 use super::regions::Need;
-use super::responder::Inbound;
+use super::responder::{Inbound, Operation};
 use crate::region::WriteOrdering;
 
 impl QueuePair {
     /// A packet that has been taken before: its answer may have been lost.
     pub(super) fn repeat(&mut self, c: &mut Common, packet: Packet) {
         let number = packet.number;
-        if self
-            .responder
-            .operations
-            .iter()
-            .any(|operation| operation.number == number)
-        {
+        let busy = |operation: &Operation| match operation.work {
+            // The answer is on its way, or what of it was lost will be asked
+            // for again when the rest has come.
+            Inbound::Read { packets, .. } => {
+                (operation.number..operation.number + packets).contains(&number)
+            }
+            _ => operation.number == number,
+        };
+        if self.responder.operations.iter().any(busy) {
             return;
         }
         match packet.body {
@@ -88,7 +91,7 @@ impl QueuePair {
         let fits = |part: &Part| {
             let end = part.offset.checked_add(part.length);
             let whole = end.is_some_and(|end| end <= part.total);
-            whole && part.length <= part.packets.saturating_mul(self.mtu())
+            whole && part.packets > 0 && part.length <= part.packets.saturating_mul(self.mtu())
         };
         match packet.body {
             Body::Write {

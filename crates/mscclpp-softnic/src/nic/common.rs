@@ -18,7 +18,7 @@ use crate::counters::Counters;
 use crate::time::Time;
 use crate::violation::{Violation, ViolationKind};
 
-/// Reports kept until they are asked for; more are counted as the last.
+/// Reports kept until they are asked for; more are dropped.
 const MAX_VIOLATIONS: usize = 1024;
 
 #[derive(Debug)]
@@ -90,8 +90,8 @@ impl Common {
 
     pub(crate) fn violation(&mut self, queue: QueueNumber, index: QueueIndex, kind: ViolationKind) {
         let violation = Violation { queue, kind, index };
-        tracing::warn!(%violation, "a poster broke the rules of its send queue");
         if self.violations.len() < MAX_VIOLATIONS {
+            tracing::warn!(%violation, "a poster broke the rules of its send queue");
             self.violations.push(violation);
         }
     }
