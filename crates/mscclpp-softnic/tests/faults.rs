@@ -232,18 +232,43 @@ fn memory_that_cannot_be_reached_fails_the_request() {
 #[test]
 fn owners_outlive_the_accesses_that_had_begun() {
     let memory = SlowMemory::new(9);
-    let mut rig = Rig::within(manual(), &Setup::default(), &|buffer| memory.range(buffer));
-    rig.post_write(0, 0, 65536);
-    let weak = std::sync::Arc::downgrade(&memory);
+    let buffer = HostBuffer::new(4096);
+    let owners: Vec<_> = (0..2)
+        .map(|_| std::sync::Arc::new(buffer.clone()))
+        .collect();
+    let mut rig = Rig::new(manual(), &Setup::default());
     let device = rig.device.clone();
-    // Every handle goes, one step at a time, with accesses waiting.
+    let registrations: Vec<Registration> = owners
+        .iter()
+        .map(|owner| {
+            // SAFETY: the owner keeps the buffer.
+            let range =
+                unsafe { MemoryRange::new(memory.clone(), buffer.address(), 4096, owner.clone()) };
+            rig.domain
+                .register(range, AccessFlags::ALL, WriteOrdering::Relaxed)
+                .unwrap()
+        })
+        .collect();
+    let alive = || {
+        owners
+            .iter()
+            .all(|owner| std::sync::Arc::strong_count(owner) > 1)
+    };
+    memory.stall(true);
+    let from = DataSegment::new(buffer.address(), registrations[0].key(), 64).unwrap();
+    let to = RemoteAddress {
+        address: buffer.address() + 64,
+        key: registrations[1].key(),
+    };
+    rig.a.post(write(to, &[from.encode()]));
     device.run_at(Time::ZERO);
-    drop(rig);
-    device.run_at(Time::ZERO);
+    // The copy has begun. Every handle goes.
+    drop((registrations, rig));
     assert_eq!(device.counters().live.total(), 0);
-    drop(memory);
-    // The device knows the memory for as long as it lives itself.
-    assert!(weak.upgrade().is_some());
-    drop(device);
-    assert!(weak.upgrade().is_none());
+    device.run_at(Time::ZERO);
+    assert!(alive(), "let go while a copy was under way");
+    memory.stall(false);
+    device.run_at(Time::ZERO);
+    let counts = owners.iter().map(std::sync::Arc::strong_count);
+    assert!(counts.eq([1, 1]), "kept for ever");
 }

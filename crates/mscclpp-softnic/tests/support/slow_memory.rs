@@ -16,6 +16,7 @@ struct State {
     rng: fastrand::Rng,
     waiting: Vec<(AccessId, Access)>,
     most_waiting: usize,
+    stalled: bool,
     /// Accesses to addresses in these ranges fail.
     broken: Vec<(u64, u64)>,
     /// Called after each read.
@@ -29,6 +30,7 @@ impl SlowMemory {
                 rng: fastrand::Rng::with_seed(seed),
                 waiting: Vec::new(),
                 most_waiting: 0,
+                stalled: false,
                 broken: Vec::new(),
                 after_read: None,
             }),
@@ -37,7 +39,7 @@ impl SlowMemory {
 
     /// `buffer` seen through this memory.
     pub(crate) fn range(self: &Arc<Self>, buffer: &HostBuffer) -> MemoryRange {
-        let owner = Arc::new((self.clone(), buffer.clone()));
+        let owner = Arc::new(buffer.clone());
         // SAFETY: the owner keeps the buffer, whose bytes this memory reaches
         // as host memory.
         unsafe { MemoryRange::new(self.clone(), buffer.address(), buffer.len() as u64, owner) }
@@ -56,6 +58,11 @@ impl SlowMemory {
         self.state.lock().unwrap().after_read = Some(Box::new(call));
     }
 
+    /// While stalled, nothing completes.
+    pub(crate) fn stall(&self, stalled: bool) {
+        self.state.lock().unwrap().stalled = stalled;
+    }
+
     pub(crate) fn most_waiting(&self) -> usize {
         self.state.lock().unwrap().most_waiting
     }
@@ -72,8 +79,7 @@ impl NicMemory for SlowMemory {
     fn complete(&self) -> Option<(AccessId, AccessResult)> {
         let mut state = self.state.lock().unwrap();
         let count = state.waiting.len();
-        // Often not yet, as long as the caller asks again.
-        if count == 0 {
+        if count == 0 || state.stalled {
             return None;
         }
         let at = state.rng.usize(..count);
