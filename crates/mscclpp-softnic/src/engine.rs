@@ -225,6 +225,8 @@ struct Watch {
     news: u64,
     /// When the device has something to do of itself.
     next: Option<Time>,
+    /// Accesses are under way, whose end no one reports either.
+    memory: bool,
     /// There are queue pairs: stores that no one reports may give them work.
     queues: bool,
     /// Streams, and whether something waits to be sent on them.
@@ -263,7 +265,7 @@ fn run(inner: &Inner) {
             .iter()
             .map(|link| (link.stream.clone(), link.has_outgoing()));
         let streams = streams.collect();
-        let queues = shell.nic.has_queues();
+        let (queues, memory) = (shell.nic.has_queues(), shell.nic.waits_for_memory());
         // A stream that takes no more holds everything up.
         let held_up = shell.links.iter().any(LinkEnd::is_congested);
         let next = if held_up { None } else { shell.nic.next_time() };
@@ -274,6 +276,7 @@ fn run(inner: &Inner) {
             Watch {
                 next,
                 queues,
+                memory,
                 streams,
                 news,
             },
@@ -288,6 +291,7 @@ fn nap(inner: &Inner, naps: u32, watch: Watch) {
     let Watch {
         next,
         queues,
+        memory,
         streams,
         news,
     } = watch;
@@ -297,6 +301,9 @@ fn nap(inner: &Inner, naps: u32, watch: Watch) {
         if !queues {
             // A handle's call, or a stream, wakes it.
             nap = Duration::from_secs(60);
+        }
+        if memory {
+            nap = SHORTEST_NAP;
         }
         if let Some(next) = next {
             nap = nap.min(next.since(inner.now()));

@@ -285,6 +285,11 @@ impl Accesses {
         }
     }
 
+    /// True if accesses are under way or held back.
+    pub(crate) fn waits(&self) -> bool {
+        self.under_way != [0, 0]
+    }
+
     /// Begins the other half of time if all accesses that began in it before
     /// are done; true if so. After two turns everything that was under way
     /// before the first is done.

@@ -403,6 +403,11 @@ impl Nic {
         .min()
     }
 
+    /// See [`Accesses::waits`](access::Accesses::waits).
+    pub(crate) fn waits_for_memory(&self) -> bool {
+        self.common.accesses.waits()
+    }
+
     /// See [`Accesses::turn`](access::Accesses::turn).
     pub(crate) fn turn(&mut self) -> bool {
         self.common.accesses.turn()
