@@ -13,16 +13,12 @@ use rustix::io::Errno;
 
 use crate::error::Error;
 use crate::ethernet::arrival::Wait;
+use crate::ethernet::patience::Patience;
 use crate::ethernet::receiver::{Inbound, Received, Receiver};
 use crate::ethernet::sender::Pumped;
 use crate::ethernet::socket::Socket;
 use crate::ethernet::{LINGER, Shared};
 use crate::refusal::Refused;
-
-/// Looks at the socket before the thread starts to yield, and before it parks. A look is a system
-/// call of a fraction of a microsecond; waking a parked thread can take tens of them.
-const SPINS: u32 = 1;
-const YIELDS: u32 = 150;
 
 /// Runs until the connection is over.
 pub(super) fn run(shared: &Shared, arrival: Wait) {
@@ -87,8 +83,7 @@ struct Io<'a> {
     socket: &'a Socket,
     receiver: Receiver,
     state: State,
-    /// Looks in vain since something arrived.
-    idle: u32,
+    patience: Patience,
     stall: Stall,
     /// When the end of this side must be over.
     leave_by: Option<Instant>,
@@ -104,7 +99,7 @@ impl<'a> Io<'a> {
             socket,
             receiver: Receiver::new(shared.table.clone()),
             state: State::Open,
-            idle: 0,
+            patience: Patience::new(),
             stall: Stall::new(),
             leave_by: None,
             steps: 0,
@@ -145,9 +140,9 @@ impl<'a> Io<'a> {
         } else if sender.has_answer() {
             self.pump()?;
         } else if received {
-            self.idle = 0;
-        } else {
-            self.wait()?;
+            self.patience.restore();
+        } else if !self.patience.yielded() {
+            self.park(self.tick())?;
         }
         Ok(())
     }
@@ -219,19 +214,6 @@ impl<'a> Io<'a> {
         Ok(())
     }
 
-    /// Nothing arrived and nothing can be sent: wait, first awake, then parked.
-    fn wait(&mut self) -> Result<(), Over> {
-        self.idle += 1;
-        if self.idle < SPINS {
-            std::hint::spin_loop();
-        } else if self.idle < SPINS + YIELDS {
-            thread::yield_now();
-        } else {
-            self.park(self.tick())?;
-        }
-        Ok(())
-    }
-
     /// Parks until something arrives, the socket has room (if waited for), somebody rings, or the
     /// time is up. Whether the socket has room.
     fn park(&mut self, at_most: Duration) -> Result<bool, Over> {
@@ -256,9 +238,6 @@ impl<'a> Io<'a> {
             }
         }
         let ready = fds[0].revents();
-        if !(ready & !PollFlags::OUT).is_empty() {
-            self.idle = 0;
-        }
         shared.wake.clear();
         self.look_around()?;
         Ok(ready.contains(PollFlags::OUT))

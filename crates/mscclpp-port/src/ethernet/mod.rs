@@ -21,11 +21,13 @@ mod arrival;
 mod event;
 mod frame;
 mod io;
+mod patience;
 mod receiver;
 mod sender;
 mod socket;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod wire;
 
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -40,8 +42,9 @@ use crate::context::ContextId;
 use crate::error::{Error, Result};
 use crate::ethernet::event::Event;
 use crate::ethernet::frame::Frame;
-use crate::ethernet::sender::{Post, PostError, PumpError, Pumped, Sender};
+use crate::ethernet::sender::{Post, PostError, Pumped, Sender};
 use crate::ethernet::socket::Socket;
+use crate::ethernet::wire::PumpError;
 use crate::memory::{RegisteredMemory, RegistrationTable, Target};
 use crate::status::StickyStatus;
 use crate::transport::{Progress, Transport};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 pub(crate) use record::MemoryRecord;
 pub use table::Access;
-pub(crate) use table::{Region, RegistrationTable, random_u64};
+pub(crate) use table::{Region, RegionGuard, RegistrationTable, random_u64};
 
 use crate::context::{Context, ContextId};
 use crate::error::{Error, check_range};

@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
 use super::*;
@@ -117,6 +118,39 @@ fn raw_memory_can_be_taken_back_from_a_queued_write() {
         matches!(error, Error::SourceGone { rank: Some(3) }),
         "{error}"
     );
+}
+
+/// Many queued writes of one raw registration are being sent while it ends: nobody waits for
+/// anybody.
+#[test]
+fn raw_memory_can_be_taken_back_at_any_moment() {
+    for _ in 0..200 {
+        let fixture = Fixture::new();
+        let mut peer = fixture.peer.try_clone().unwrap();
+        let reader = std::thread::spawn(move || {
+            while matches!(peer.read(&mut [0; 4096]), Ok(1..)) {}
+            let _ = peer.shutdown(Shutdown::Both);
+        });
+        let mut bytes = vec![0u64; 1024];
+        let base = std::ptr::NonNull::new(bytes.as_mut_ptr()).unwrap().cast();
+        // SAFETY: the registration is dropped before the bytes are.
+        let raw = unsafe { (fixture.context).register_raw(base, 8192, Access::LOCAL) }.unwrap();
+        let (transport, remote) = (&fixture.transport, &fixture.remote);
+        eventually("the connection is made", || transport.is_connected());
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Sends what is posted, as long as the connection lives.
+            scope.spawn(|| while !done.load(SeqCst) && transport.kick().is_ok() {});
+            for _ in 0..200 {
+                transport.write(remote, 0, &raw, 0, 64).unwrap();
+            }
+            drop(raw);
+            done.store(true, SeqCst);
+        });
+        drop(bytes);
+        drop(fixture);
+        reader.join().unwrap();
+    }
 }
 
 #[test]
