@@ -78,6 +78,16 @@ enum State {
     Leaving,
 }
 
+/// What a look at the socket found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Arrived {
+    Nothing,
+    /// Something, and more may be there.
+    Some,
+    /// Something, and that was all.
+    All,
+}
+
 struct Io<'a> {
     shared: &'a Shared,
     socket: &'a Socket,
@@ -116,48 +126,52 @@ impl<'a> Io<'a> {
         if self.steps.is_multiple_of(256) || self.closing() {
             self.look_around()?;
         }
-        let received = match self.state {
+        let arrived = match self.state {
             State::Open => self.receive()?,
             State::Discarding | State::Leaving => self.discard()?,
         };
         let sender = &self.shared.sender;
         if let Some(cause) = self.shared.broken.get() {
-            if !received {
+            if arrived == Arrived::Nothing {
                 if !self.closing() {
                     self.shared.peer_down(cause);
                 }
                 return Err(Over);
             }
         } else if sender.is_stuck() {
-            let at_most = if received {
-                Duration::ZERO
-            } else {
-                self.tick()
+            let at_most = match arrived {
+                Arrived::Some => Duration::ZERO,
+                Arrived::All | Arrived::Nothing => self.tick(),
             };
             if self.park(at_most)? {
                 self.pump()?;
             }
-        } else if sender.has_answer() {
-            self.pump()?;
-        } else if received {
-            self.patience.restore();
-        } else if !self.patience.yielded() {
-            self.park(self.tick())?;
+        } else {
+            if sender.has_answer() {
+                self.pump()?;
+            }
+            if arrived != Arrived::Nothing {
+                self.patience.restore();
+            }
+            if arrived != Arrived::Some && !self.patience.yielded() {
+                self.park(self.tick())?;
+            }
         }
         Ok(())
     }
 
-    /// Executes what is there; whether there was anything.
-    fn receive(&mut self) -> Result<bool, Over> {
+    /// Executes what is there.
+    fn receive(&mut self) -> Result<Arrived, Over> {
         let shared = self.shared;
         let mut handler = Handler {
             shared,
             over: false,
         };
         match self.receiver.receive(self.socket, &mut handler) {
-            Ok(Ok(Received::Bytes)) if handler.over => Err(Over),
-            Ok(Ok(Received::Bytes)) => Ok(true),
-            Ok(Ok(Received::Nothing)) => Ok(false),
+            Ok(Ok(Received::Bytes { .. })) if handler.over => Err(Over),
+            Ok(Ok(Received::Bytes { drained: true })) => Ok(Arrived::All),
+            Ok(Ok(Received::Bytes { drained: false })) => Ok(Arrived::Some),
+            Ok(Ok(Received::Nothing)) => Ok(Arrived::Nothing),
             Ok(Ok(Received::End)) if self.closing() => Err(Over),
             Ok(Ok(Received::End)) => {
                 let cause = if self.receiver.mid_frame() {
@@ -175,7 +189,7 @@ impl<'a> Io<'a> {
                 shared.status.fail(Error::RefusedPeer { rank, refused });
                 shared.event.ring_if_armed();
                 self.state = State::Discarding;
-                Ok(true)
+                Ok(Arrived::Some)
             }
             Err(_) if self.closing() => Err(Over),
             Err(error) => {
@@ -185,10 +199,10 @@ impl<'a> Io<'a> {
         }
     }
 
-    fn discard(&mut self) -> Result<bool, Over> {
+    fn discard(&mut self) -> Result<Arrived, Over> {
         match self.receiver.discard(self.socket) {
-            Ok(Received::Bytes) => Ok(true),
-            Ok(Received::Nothing) => Ok(false),
+            Ok(Received::Bytes { .. }) => Ok(Arrived::Some),
+            Ok(Received::Nothing) => Ok(Arrived::Nothing),
             // The connection was over before: nothing new to tell.
             Ok(Received::End) | Err(_) => Err(Over),
         }

@@ -132,7 +132,7 @@ fn fuzz_stream() {
         peer.write_all(&stream).unwrap();
         drop(peer);
         let mut receiver = Receiver::new(context.table_arc());
-        while let Ok(Ok(Received::Bytes | Received::Nothing)) =
+        while let Ok(Ok(Received::Bytes { .. } | Received::Nothing)) =
             receiver.receive(&socket, &mut Ignore)
         {}
         let mut around = [0; 2 * SIZE as usize];
