@@ -9,6 +9,7 @@ use mscclpp_port::{
 
 use crate::backend::Backend;
 use crate::harness::Context;
+use crate::kernels::Range;
 
 /// A rank's own communicator and running proxy service. Fields drop in any order.
 pub struct Fixture<'a> {
@@ -42,6 +43,11 @@ pub struct Link {
 }
 
 impl Link {
+    /// The first bytes of both memories.
+    pub fn first(&self, size: u64) -> Range {
+        Range::same(self.dst, self.src, 0, size)
+    }
+
     /// The channel without its memories.
     pub fn base(&self) -> BasePortChannel {
         self.channel.base().clone()
@@ -111,6 +117,8 @@ impl<'a> Fixture<'a> {
             pending.push((peer, connection, self.communicator.recv_memory(peer, tag)?));
         }
         let src = self.service.add_memory(out.clone())?;
+        // The service keeps what the peers' puts go to: without it they would be refused.
+        self.service.add_memory(into.clone())?;
         let mut waiting = Vec::new();
         for (peer, connection, memory) in pending {
             let connection = connection

@@ -125,7 +125,8 @@ struct PlotArgs {
 ///
 /// Each rank finds in its environment MSCCLPP_RANK, MSCCLPP_WORLD_SIZE, MSCCLPP_LOCAL_RANK,
 /// MSCCLPP_LOCAL_SIZE, MSCCLPP_ROOT (a file through which rank 0 publishes its address) and
-/// MSCCLPP_SECRET_FILE (a fresh secret, readable by this user only, removed at the end).
+/// MSCCLPP_SECRET_FILE (a fresh secret, readable by this user only, removed at the end). The ranks
+/// use the loopback interface, unless MSCCLPP_SOCKET_IFNAME is set.
 ///
 /// Output is passed on line by line with `[rank]` before it; standard input is empty. When a rank
 /// fails, the others may go on for the grace period, then they get SIGTERM and, 2 seconds later,

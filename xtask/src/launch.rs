@@ -4,7 +4,8 @@
 //! Each rank gets `MSCCLPP_RANK`, `MSCCLPP_WORLD_SIZE`, `MSCCLPP_LOCAL_RANK`,
 //! `MSCCLPP_LOCAL_SIZE`, `MSCCLPP_ROOT` (a file through which rank 0 publishes
 //! its address) and `MSCCLPP_SECRET_FILE` (a fresh secret that only this user
-//! can read). Both files are removed at the end.
+//! can read). Both files are removed at the end. All ranks are on this machine,
+//! so they use its loopback interface, unless `MSCCLPP_SOCKET_IFNAME` is set.
 //!
 //! When a rank fails, the others have a grace period to end by themselves and
 //! say why; then they get SIGTERM, then SIGKILL. The same happens at the
@@ -26,6 +27,10 @@ use crate::supervise::{
 
 /// Bytes of randomness in a job's secret.
 const SECRET_BYTES: usize = 32;
+
+/// Which network interfaces ranks use, and the value for loopback alone.
+const INTERFACE: &str = "MSCCLPP_SOCKET_IFNAME";
+const LOOPBACK: &str = "=lo";
 
 /// Variables of the launcher, which must not leak from an outer job into an
 /// inner one.
@@ -160,13 +165,17 @@ impl Rendezvous {
     }
 
     /// What every rank needs in its environment, the same for all.
-    pub fn environment(&self) -> [(&'static str, OsString); 2] {
+    pub fn environment(&self) -> Vec<(&'static str, OsString)> {
         let mut root = OsString::from("file:");
         root.push(self.root_file());
-        [
+        let mut environment = vec![
             ("MSCCLPP_ROOT", root),
             ("MSCCLPP_SECRET_FILE", self.secret_file().into_os_string()),
-        ]
+        ];
+        if std::env::var_os(INTERFACE).is_none() {
+            environment.push((INTERFACE, LOOPBACK.into()));
+        }
+        environment
     }
 }
 

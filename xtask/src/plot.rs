@@ -123,15 +123,18 @@ fn draw(
     let values = lines.values().flat_map(|line| line.values().flatten());
     let (mut low, mut high) = (f64::MAX, f64::MIN_POSITIVE);
     for value in values.chain(reference.values()) {
-        low = low.min(*value);
-        high = high.max(*value);
+        // An axis has a length.
+        low = low.min(*value * 0.99);
+        high = high.max(*value * 1.01);
     }
     let area = SVGBackend::new(file, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let x = (least as f64 * 0.8..most as f64 * 1.25)
         .log_scale()
         .base(2.0);
-    let y = (low * 0.7..high * 1.5).log_scale();
+    // Whole decades, so that there are ticks on both sides of the data.
+    let decade = |value: f64| 10f64.powf(value);
+    let y = (decade(low.log10().floor())..decade(high.log10().ceil())).log_scale();
     let mut chart = ChartBuilder::on(&area)
         .caption(title, ("sans-serif", 22))
         .margin(12)
@@ -168,6 +171,7 @@ fn draw(
     }
     chart
         .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
         .background_style(WHITE.mix(0.85))
         .border_style(REFERENCE)
         .draw()?;

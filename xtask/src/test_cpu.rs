@@ -120,6 +120,10 @@ fn show(output: &mut TestOutput, line: &Line, started: Instant) -> io::Result<()
     match output.line(&text) {
         Shown::No => return Ok(()),
         Shown::Yes => write_line(Stream::Out, "", &line.bytes)?,
+        Shown::Start => {
+            let prefix = format!("-- {}: ", output.binary());
+            write_line(Stream::Out, &prefix, &line.bytes)?;
+        }
         Shown::Progress => {
             write_line(Stream::Out, "", &line.bytes)?;
             let note = format!(
@@ -148,7 +152,7 @@ fn conclude(output: &TestOutput, filter: Option<&str>) -> Result<Tally> {
             bail!("no test's name holds {filter:?}");
         }
         let binaries = output.binaries();
-        println!("{filter:?} matched {matched} tests in {binaries} test binaries");
+        println!("{filter:?} matched {matched} of the tests, in test binaries: {binaries}");
     }
     println!("{tally}");
     Ok(tally)

@@ -37,6 +37,8 @@ pub enum Shown {
     Yes,
     /// Do not: it is noise, or the output of a test that passed.
     No,
+    /// A binary starts: print which, and the line.
+    Start,
     /// A binary is done: print the line and how far the run is.
     Progress,
 }
@@ -113,6 +115,11 @@ impl TestOutput {
     /// What could not run, and why.
     pub fn skips(&self) -> &[Skip] {
         &self.skips
+    }
+
+    /// The binary that runs.
+    pub fn binary(&self) -> &str {
+        &self.binary
     }
 
     /// Binaries (and sets of doc tests) that had tests to run.
@@ -210,7 +217,7 @@ impl TestOutput {
             skipped: BTreeSet::new(),
             unwanted: BTreeSet::new(),
         });
-        Shown::Yes
+        Shown::Start
     }
 
     fn test_line(&mut self, line: &str) -> Shown {
@@ -219,7 +226,9 @@ impl TestOutput {
         };
         let parts = line
             .strip_prefix("test ")
-            .and_then(|rest| rest.rsplit_once(" ... "));
+            .and_then(|rest| rest.rsplit_once(" ... "))
+            // libtest-mimic pads names.
+            .map(|(name, outcome)| (name.trim_end(), outcome));
         match parts {
             Some((_, outcome)) if outcome.starts_with("ok") => run.passed += 1,
             Some((name, outcome)) if outcome.starts_with("FAILED") => {
@@ -299,9 +308,10 @@ fn running(line: &str) -> Option<u64> {
     matches!(word, "test" | "tests").then(|| number.parse().ok())?
 }
 
-/// `---- name stdout ----`
+/// `---- name stdout ----`, or without `stdout` from libtest-mimic.
 fn speaker(line: &str) -> Option<&str> {
-    line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
+    let name = line.strip_prefix("---- ")?.strip_suffix(" ----")?;
+    Some(name.strip_suffix(" stdout").unwrap_or(name))
 }
 
 struct Counts {

@@ -150,6 +150,36 @@ fn a_build_that_fails_is_a_failure() {
 }
 
 #[test]
+fn padded_names_of_other_harnesses_are_read() {
+    let text = "
+     Running tests/compile/main.rs (target/debug/deps/compile-00)
+
+running 3 tests
+SKIP alone_with_clang++: there is no clang++
+test alone_with_clang++ ... ok
+test signatures         ... FAILED
+test alone_with_g++     ... ok
+
+failures:
+
+---- signatures ----
+SKIP no: a failure
+
+failures:
+    signatures
+
+test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 3.59s
+";
+    let mut output = read(text);
+    output.finish(None);
+    assert_eq!(output.tally().to_string(), "1 passed, 1 failed, 1 skipped");
+    assert_eq!(
+        output.failures(),
+        ["compile (tests/compile/main.rs): signatures"]
+    );
+}
+
+#[test]
 fn several_doc_test_runs_of_one_crate_add_up() {
     let one = "running 2 tests\ntest a ... ok\ntest b ... ok\ntest result: ok. 2 passed; 0 failed; \
                0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";

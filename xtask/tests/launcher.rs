@@ -77,6 +77,14 @@ fn the_ranks_share_a_secret_that_nobody_else_can_read_and_that_goes_with_them() 
 }
 
 #[test]
+fn the_ranks_use_loopback_unless_told_otherwise() {
+    let (result, lines) = run(&shell(1, "echo $MSCCLPP_SOCKET_IFNAME"));
+    result.unwrap();
+    let expected = std::env::var("MSCCLPP_SOCKET_IFNAME").unwrap_or("=lo".into());
+    assert_eq!(lines[0].2, expected);
+}
+
+#[test]
 fn the_program_gets_its_arguments_as_they_are_and_no_input() {
     let launch = Launch::new(1, "/bin/sh")
         .args(["-c", "printf '%s\\n' \"$@\"; cat", "sh", "a b", "*", ""])

@@ -60,7 +60,9 @@ fn parse(text: &str) -> Result<RootAddress, &'static str> {
             return Err("the interface is named twice");
         }
         interface = interface.or(zone);
-        let ip: Ipv6Addr = ip.parse().map_err(|_| "what is in brackets is no IPv6 address")?;
+        let ip: Ipv6Addr = ip
+            .parse()
+            .map_err(|_| "what is in brackets is no IPv6 address")?;
         if ip.is_unicast_link_local() {
             return Err("link-local addresses mean different things on different machines");
         }
@@ -68,7 +70,9 @@ fn parse(text: &str) -> Result<RootAddress, &'static str> {
     } else {
         ip.parse().map_err(|_| "the ip is not numeric")?
     };
-    let port: u16 = port.parse().map_err(|_| "the port is no number up to 65535")?;
+    let port: u16 = port
+        .parse()
+        .map_err(|_| "the port is no number up to 65535")?;
     if port == 0 {
         return Err("port 0 can not be found by others");
     }
@@ -178,7 +182,10 @@ mod tests {
 
     #[test]
     fn a_root_is_an_address_or_a_file() {
-        assert_eq!("file:/a/b".parse::<Root>().unwrap(), Root::File("/a/b".into()));
+        assert_eq!(
+            "file:/a/b".parse::<Root>().unwrap(),
+            Root::File("/a/b".into())
+        );
         assert!("file:".parse::<Root>().is_err());
         assert!(matches!("10.0.0.1:5".parse::<Root>().unwrap(), Root::At(_)));
     }

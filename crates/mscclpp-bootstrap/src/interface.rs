@@ -244,14 +244,11 @@ fn pick(
             IpAddr::V6(ip) => !ip.is_unicast_link_local(),
         })
         .collect();
-    let first = |wanted: &dyn Fn(&Candidate) -> bool| {
-        usable.iter().find(|c| wanted(c)).map(|c| c.ip)
-    };
+    let first =
+        |wanted: &dyn Fn(&Candidate) -> bool| usable.iter().find(|c| wanted(c)).map(|c| c.ip);
     if let Some(names) = &rules.names {
         // Of several addresses, the one that rank 0 reaches directly.
-        let direct = towards.and_then(|ip| {
-            first(&|c| names.wants(&c.name) && same_subnet(c, ip))
-        });
+        let direct = towards.and_then(|ip| first(&|c| names.wants(&c.name) && same_subnet(c, ip)));
         return direct
             .or_else(|| first(&|c| names.wants(&c.name)))
             .ok_or_else(|| {
@@ -330,7 +327,10 @@ mod tests {
             prefix: 16,
         });
         assert_eq!(picked(&all, &[], None), "10.9.0.7");
-        assert_eq!(picked(&with(&["lo", "docker0"], machine()), &[], None), "172.17.0.1");
+        assert_eq!(
+            picked(&with(&["lo", "docker0"], machine()), &[], None),
+            "172.17.0.1"
+        );
         assert_eq!(picked(&with(&["lo"], machine()), &[], None), "127.0.0.1");
         assert_eq!(picked(&[], &[], None), "none");
     }

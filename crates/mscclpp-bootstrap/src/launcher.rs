@@ -179,10 +179,7 @@ fn number(get: Variables<'_>, variable: &str) -> Result<Option<usize>, Bootstrap
 }
 
 /// Where the ranks of this launcher meet.
-pub(crate) fn root_in(
-    get: Variables<'_>,
-    launcher: Launcher,
-) -> Result<Root, BootstrapError> {
+pub(crate) fn root_in(get: Variables<'_>, launcher: Launcher) -> Result<Root, BootstrapError> {
     if let Some(text) = get("MSCCLPP_ROOT") {
         return text.parse();
     }
@@ -219,7 +216,9 @@ mod tests {
         }
     }
 
-    fn found(set: Set<'_>) -> Option<(Launcher, usize, usize, Option<usize>, Option<usize>)> {
+    type Found = (Launcher, usize, usize, Option<usize>, Option<usize>);
+
+    fn found(set: Set<'_>) -> Option<Found> {
         detect_in(&get(set))
             .unwrap()
             .map(|i| (i.launcher, i.rank, i.world, i.local_rank, i.local_size))
@@ -242,11 +241,19 @@ mod tests {
             Some((Launcher::OpenMpi, 3, 8, Some(1), Some(2)))
         );
         assert_eq!(
-            found(&[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "0")]),
+            found(&[
+                ("PMI_RANK", "0"),
+                ("PMI_SIZE", "2"),
+                ("MPI_LOCALRANKID", "0")
+            ]),
             Some((Launcher::Hydra, 0, 2, Some(0), None))
         );
         assert_eq!(
-            found(&[("SLURM_PROCID", "5"), ("SLURM_NTASKS", "6"), ("SLURM_LOCALID", "1")]),
+            found(&[
+                ("SLURM_PROCID", "5"),
+                ("SLURM_NTASKS", "6"),
+                ("SLURM_LOCALID", "1")
+            ]),
             Some((Launcher::Slurm, 5, 6, Some(1), None))
         );
         assert_eq!(

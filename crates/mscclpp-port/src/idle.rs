@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::sync::yield_now;
 
-/// Looks in a row, right after work.
-const SPINS: u32 = 64;
+/// Looks in a row, right after work. Few: on two cores somebody else needs this one to bring the
+/// next work about.
+const SPINS: u32 = 16;
 /// How long after the last work the thread only yields between looks.
 const YIELDING: Duration = Duration::from_micros(200);
 /// Longest time between two looks.

@@ -70,7 +70,7 @@
 //! Two ranks, here threads of one process, of which one puts eight bytes into the other's memory.
 //! The kernels are C++; the executor of `mscclpp-device` runs them on CPU threads.
 //!
-//! ```ignore
+//! ```
 //! # use std::process::Command;
 //! use std::sync::Arc;
 //! use std::time::Duration;
@@ -158,9 +158,10 @@
 //! let timeout = Duration::from_secs(20);
 //! let root = TcpBootstrap::new(0, 2)?;
 //! let id: UniqueId = root.create_unique_id()?;
+//! let copy = id.clone();
 //! let other = std::thread::spawn(move || {
 //!     let bootstrap = TcpBootstrap::new(1, 2)?;
-//!     bootstrap.initialize(&id, timeout)?;
+//!     bootstrap.initialize(&copy, timeout)?;
 //!     rank(Arc::new(bootstrap), compile("receiver"))
 //! });
 //! root.initialize(&id, timeout)?;

@@ -8,7 +8,7 @@ use mscclpp_port::{Error, MemoryId, Status};
 use crate::backend::Backend;
 use crate::fixture::{Fixture, Link};
 use crate::harness::{Context, Registry, TestResult};
-use crate::kernels::{Call, Steps};
+use crate::kernels::{Call, Range, Steps};
 
 pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     let suffix = backend.suffix;
@@ -19,48 +19,42 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
             .ranks(2, 2);
     };
     add("UnknownMemoryId", |context, backend| {
-        bad_call(context, backend, "unknown", |link| Call::Put {
-            dst: MemoryId::from(400),
-            dst_offset: 0,
-            src: link.src,
-            src_offset: 0,
-            size: 8,
+        bad_call(context, backend, "unknown", |link| {
+            Call::Put(Range {
+                dst: MemoryId::from(400),
+                ..link.first(8)
+            })
         })
     });
     add("DestinationOutOfRange", |context, backend| {
-        bad_call(context, backend, "out of bounds", |link| Call::Put {
-            dst: link.dst,
-            dst_offset: SIZE - 4,
-            src: link.src,
-            src_offset: 0,
-            size: 8,
+        bad_call(context, backend, "out of bounds", |link| {
+            Call::Put(Range {
+                dst_offset: SIZE - 4,
+                ..link.first(8)
+            })
         })
     });
     add("SourceOutOfRange", |context, backend| {
-        bad_call(context, backend, "out of bounds", |link| Call::Put {
-            dst: link.dst,
-            dst_offset: 0,
-            src: link.src,
-            src_offset: u64::from(u32::MAX),
-            size: 8,
+        bad_call(context, backend, "out of bounds", |link| {
+            Call::Put(Range {
+                src_offset: u64::from(u32::MAX),
+                ..link.first(8)
+            })
         })
     });
     add("DestinationIsLocal", |context, backend| {
-        bad_call(context, backend, "", |link| Call::Put {
-            dst: link.src,
-            dst_offset: 0,
-            src: link.src,
-            src_offset: 0,
-            size: 8,
+        bad_call(context, backend, "", |link| {
+            Call::Put(Range {
+                dst: link.src,
+                ..link.first(8)
+            })
         })
     });
     add("MisalignedAccumulate", |context, backend| {
         let obstacle = (!backend.accumulate).then(|| "no accumulate".to_owned());
         context.skip_unless(obstacle)?;
-        bad_call(context, backend, "aligned", |link| Call::Accumulate {
-            dst: link.dst,
-            offset: 4,
-            operand: 1,
+        bad_call(context, backend, "aligned", |link| {
+            Call::Accumulate(link.dst, 4, 1)
         })
     });
     add("FieldsThatDoNotFitAreNotPosted", do_not_fit);
@@ -80,12 +74,7 @@ fn two_links(fixture: &Fixture<'_>) -> anyhow::Result<(Link, Link)> {
 }
 
 fn works(fixture: &Fixture<'_>, link: &Link) -> TestResult {
-    let put = Call::PutWithSignal {
-        dst: link.dst,
-        src: link.src,
-        offset: 0,
-        size: 64,
-    };
+    let put = Call::PutWithSignal(link.first(64));
     let calls = [(0, put), (0, Call::Wait), (0, Call::Flush)];
     fixture.context.stage("exchange over a sound connection");
     Steps::run(&[link.base()], &calls, fixture.context.deadline())
@@ -145,35 +134,32 @@ fn do_not_fit(context: &Context, backend: &'static Backend) -> TestResult {
     let fixture = Fixture::new(context, backend)?;
     let buffer = fixture.buffer(SIZE)?;
     let link = fixture.pair_in_place(0, &buffer)?;
-    let (dst, src) = (link.dst, link.src);
-    let put = |dst, dst_offset, src, src_offset, size| {
-        (
-            0,
-            Call::Put {
-                dst,
-                dst_offset,
-                src,
-                src_offset,
-                size,
-            },
-        )
-    };
+    let sound = link.first(8);
     let large = 1 << 32;
     let calls = [
-        put(MemoryId::from(512), 0, src, 0, 8),
-        put(dst, 0, MemoryId::from(u32::MAX), 0, 8),
-        put(dst, large, src, 0, 8),
-        put(dst, 0, src, large + 8, 8),
-        put(dst, 0, src, 0, large),
-        (
-            0,
-            Call::Accumulate {
-                dst,
-                offset: large,
-                operand: 1,
-            },
-        ),
-    ];
+        Call::Put(Range {
+            dst: MemoryId::from(512),
+            ..sound
+        }),
+        Call::Put(Range {
+            src: MemoryId::from(u32::MAX),
+            ..sound
+        }),
+        Call::Put(Range {
+            dst_offset: large,
+            ..sound
+        }),
+        Call::Put(Range {
+            src_offset: large + 8,
+            ..sound
+        }),
+        Call::PutWithSignal(Range {
+            size: large,
+            ..sound
+        }),
+        Call::Accumulate(link.dst, large, 1),
+    ]
+    .map(|call| (0, call));
     let done = Steps::launch(&[link.base()], &calls)?.finish(context.deadline())?;
     for (done, (_, call)) in done.iter().zip(&calls) {
         let status = done.status()?;
@@ -207,13 +193,10 @@ fn deregistered(context: &Context, backend: &'static Backend) -> TestResult {
     } else {
         fixture.meet()?;
         context.stage("put into memory that is gone");
-        let put = Call::Put {
+        let put = Call::Put(Range {
             dst,
-            dst_offset: 0,
-            src: gone.src,
-            src_offset: 0,
-            size: 8,
-        };
+            ..gone.first(8)
+        });
         let done = Steps::launch(&[gone.base()], &[(0, put), (0, Call::Flush)])?;
         let status = done.finish(context.deadline())?[1].status()?;
         ensure!(status == Status::QueueError, "the flush returns {status:?}");

@@ -10,7 +10,7 @@ use mscclpp_port::{Error, Host2DeviceSemaphore, PortChannel, RegisteredMemory, S
 use crate::backend::Backend;
 use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
-use crate::kernels::{Call, PingPong, Steps};
+use crate::kernels::{Call, PingPong, Range, Steps};
 
 pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     let suffix = backend.suffix;
@@ -129,15 +129,7 @@ fn empty_memories(context: &Context, backend: &'static Backend) -> TestResult {
     );
     let deadline = context.deadline();
     let exchange = [
-        (
-            0,
-            Call::PutWithSignal {
-                dst: link.dst,
-                src: link.src,
-                offset: 0,
-                size: 64,
-            },
-        ),
+        (0, Call::PutWithSignal(link.first(64))),
         (0, Call::Wait),
         (0, Call::Flush),
     ];
@@ -145,13 +137,10 @@ fn empty_memories(context: &Context, backend: &'static Backend) -> TestResult {
     fixture.meet()?;
 
     if context.rank() == 0 {
-        let put = Call::Put {
+        let put = Call::Put(Range {
             dst: before,
-            dst_offset: 0,
-            src: link.src,
-            src_offset: 0,
-            size: 8,
-        };
+            ..link.first(8)
+        });
         let done = Steps::launch(&[link.base()], &[(0, put), (0, Call::Flush)])?;
         let status = done.finish(deadline)?[1].status()?;
         ensure!(
@@ -186,13 +175,11 @@ fn offsets(context: &Context, backend: &'static Backend) -> TestResult {
     );
     let text: Vec<u8> = (0..99).map(|i| i + 100 * context.rank() as u8).collect();
     out.write(start + 901, &text)?;
-    let put = Call::Put {
-        dst: link.dst,
+    let put = Call::Put(Range {
         dst_offset: 601,
-        src: link.src,
         src_offset: 901,
-        size: 99,
-    };
+        ..link.first(99)
+    });
     let calls = [
         (0, put),
         (0, Call::Signal),
@@ -255,12 +242,10 @@ fn add_while_running(context: &Context, backend: &'static Backend) -> TestResult
     fixture.meet()?;
     if context.rank() == 0 {
         buffer.write(0, b"last")?;
-        let put = Call::PutWithSignal {
+        let put = Call::PutWithSignal(Range {
             dst,
-            src: link.src,
-            offset: 0,
-            size: 4,
-        };
+            ..link.first(4)
+        });
         Steps::run(
             &[link.base()],
             &[(0, put), (0, Call::Flush)],

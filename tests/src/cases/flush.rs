@@ -137,13 +137,7 @@ fn not_starved(context: &Context, backend: &'static Backend) -> TestResult {
     let buffer = fixture.buffer(64)?;
     let link = fixture.pair_in_place(0, &buffer)?;
     if context.rank() == 0 {
-        let put = Call::Put {
-            dst: link.dst,
-            dst_offset: 0,
-            src: link.src,
-            src_offset: 0,
-            size: 64,
-        };
+        let put = Call::Put(link.first(64));
         let posts = vec![(0, put); PUTS];
         let flushes = [(0, Call::Flush); 3];
         context.stage("flush while another thread posts");

@@ -6,10 +6,11 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use mscclpp_bootstrap::{Bootstrap as _, Deadline, TcpBootstrap};
+use mscclpp_bootstrap::{Bootstrap as _, Deadline, Tag, TcpBootstrap};
 use mscclpp_port::{Communicator, Error, Status};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -19,6 +20,7 @@ use crate::harness::{Context, Job, Registry, TestResult, published, watch_parent
 use crate::kernels::{Call, Steps};
 
 const KILL_WAIT: &str = "kill-wait";
+const KILL_RECV: &str = "kill-recv";
 const JOIN: &str = "join";
 
 /// How long a child may live.
@@ -33,12 +35,18 @@ pub(super) fn register(registry: &mut Registry) {
             registry
                 .add(
                     format!("KillWait.{name}{}", backend.suffix),
-                    move |context| kill_wait(context, row, victim),
+                    move |context| kill(context, &format!("{KILL_WAIT}:{row}:{victim}"), victim),
                 )
                 .ranks(1, 1)
                 .seconds(90);
         }
     }
+    registry
+        .add("KillWait.Bootstrap", |context| {
+            kill(context, &format!("{KILL_RECV}:1"), 1)
+        })
+        .ranks(1, 1)
+        .seconds(90);
     registry
         .add("JoinTest.ThousandStrangers", thousand_strangers)
         .ranks(1, 1)
@@ -59,6 +67,7 @@ pub fn play(part: &str) -> ExitCode {
         (KILL_WAIT, Ok([row, victim])) if *row < BACKENDS.len() => {
             play_kill_wait(&BACKENDS[*row], *victim)
         }
+        (KILL_RECV, Ok([victim])) => play_kill_recv(*victim),
         (JOIN, Ok([])) => play_join(),
         _ => Err(anyhow::anyhow!("there is no part {part}")),
     };
@@ -71,11 +80,12 @@ pub fn play(part: &str) -> ExitCode {
     }
 }
 
-/// Four ranks block in a kernel's wait; one is killed; the others end by themselves, and name it.
-fn kill_wait(context: &Context, row: usize, victim: usize) -> TestResult {
+/// Four ranks wait, in a kernel or for a message; one is killed; the others end by themselves, and
+/// name it.
+fn kill(context: &Context, part: &str, victim: usize) -> TestResult {
     const RANKS: usize = 4;
-    let mut job = Job::start(&format!("{KILL_WAIT}:{row}:{victim}"), RANKS)?;
-    context.stage("ranks of the job block in a kernel");
+    let mut job = Job::start(part, RANKS)?;
+    context.stage("ranks of the job start to wait");
     for rank in 0..RANKS {
         job.expect(rank, "WAITING", context.deadline())?;
     }
@@ -95,11 +105,7 @@ fn kill_wait(context: &Context, row: usize, victim: usize) -> TestResult {
             line.starts_with("PeerDown"),
             "rank {rank} of the job: {line}"
         );
-        let status = job.end(rank, deadline)?;
-        ensure!(
-            status.success(),
-            "rank {rank} of the job ends with {status}"
-        );
+        job.end_well(rank, deadline)?;
         slowest = slowest.max(killed.elapsed());
     }
     ensure!(
@@ -151,10 +157,35 @@ fn play_kill_wait(backend: &'static Backend, victim: usize) -> TestResult {
         Some(Error::PeerDown { rank, .. }) if rank == Some(victim) => {}
         other => bail!("the connection's error does not name rank {victim}: {other:?}"),
     }
-    let known = bootstrap.failure_of(victim);
-    ensure!(
-        known.is_some(),
-        "the bootstrap does not know of rank {victim}'s death"
+    // The bootstrap has a connection of its own to see it by.
+    let seen = Deadline::after(Duration::from_secs(2));
+    while bootstrap.failure_of(victim).is_none() {
+        ensure!(
+            !seen.expired(),
+            "the bootstrap does not know of rank {victim}'s death"
+        );
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// The last rank waits in a barrier, the others for a message of the victim; the victim itself for
+/// one that nobody sends.
+fn play_kill_recv(victim: usize) -> TestResult {
+    let _words = watch_parent(CHILD);
+    let bootstrap = TcpBootstrap::from_launcher(Duration::from_secs(30))?;
+    bootstrap.barrier()?;
+    println!("WAITING");
+    let result = if bootstrap.rank() + 1 == bootstrap.world_size() {
+        bootstrap.barrier()
+    } else {
+        (bootstrap.recv(victim, Tag::user(7), Deadline::after(CHILD))).map(drop)
+    };
+    let error = result.err().context("the wait ends well")?;
+    let named = error.gone_rank() == Some(victim);
+    println!(
+        "{}, {error}",
+        if named { "PeerDown" } else { "another error" }
     );
     Ok(())
 }

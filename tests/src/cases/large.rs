@@ -7,7 +7,7 @@ use mscclpp_port::Buffer;
 use crate::backend::Backend;
 use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
-use crate::kernels::{Call, Steps};
+use crate::kernels::{Call, Range, Steps};
 
 const GIB: u64 = 1 << 30;
 const SIZE: u64 = 5 * GIB;
@@ -78,12 +78,7 @@ fn large(context: &Context, backend: &'static Backend) -> TestResult {
     buffer.write(at, &text(2, me))?;
     let last = SIZE - len - 4096 * u64::from(me);
     buffer.write(last, &text(3, me))?;
-    let put = |at: u64| Call::PutWithSignal {
-        dst,
-        src,
-        offset: at - 4 * GIB,
-        size: len,
-    };
+    let put = |at: u64| Call::PutWithSignal(Range::same(dst, src, at - 4 * GIB, len));
     let calls = [
         (0, put(at)),
         (0, put(last)),

@@ -64,12 +64,7 @@ fn stop_while_kernels_wait(context: &Context, backend: &'static Backend) -> Test
     fixture.meet()?;
     fixture.meet()?;
     fixture.service.start_proxy()?;
-    let put = Call::PutWithSignal {
-        dst: link.dst,
-        src: link.src,
-        offset: 0,
-        size: 64,
-    };
+    let put = Call::PutWithSignal(link.first(64));
     context.stage("the proxy was started again");
     let calls = [(0, Call::Wait), (0, put), (0, Call::Flush)];
     Steps::run(&[link.base()], &calls, deadline)?;
@@ -101,17 +96,13 @@ fn drop_while_the_peer_posts(context: &Context, backend: &'static Backend) -> Te
         let fixture = Fixture::new(context, backend)?;
         let buffer = fixture.buffer(1 << 16)?;
         let link = fixture.pair_in_place(0, &buffer)?;
-        let put = Call::PutWithSignal {
-            dst: link.dst,
-            src: link.src,
-            offset: 0,
-            size: 1 << 16,
-        };
+        let put = (0, Call::PutWithSignal(link.first(1 << 16)));
         if context.rank() == 1 {
-            let mut calls = vec![(0, put); 20_000];
+            let mut calls = vec![put; 20_000];
+            calls[0] = (0, Call::Flush);
             calls.push((0, Call::Flush));
             let kernel = Steps::launch(&[link.base()], &calls)?;
-            // Some have arrived before rank 0 starts to drop.
+            // The connection stands, and some puts have arrived, before rank 0 starts to drop.
             kernel.wait(0, 10, context.deadline())?;
             context.meet()?;
             context.stage(format!("round {round}: post to a rank that is going"));

@@ -21,7 +21,7 @@ pub(super) struct Told<T> {
 /// Conversations of one test, kept apart by their tags. What a failed test leaves unread can so
 /// never be taken for a message of a later one.
 #[derive(Clone, Copy, Debug)]
-pub enum Topic {
+enum Topic {
     /// What the body of the test exchanges.
     Body,
     /// Outcomes to rank 0, the verdict back.

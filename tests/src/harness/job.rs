@@ -5,7 +5,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -118,29 +118,27 @@ impl Job {
         Ok(now)
     }
 
-    /// Waits until a rank ends by itself.
-    pub fn end(&mut self, rank: usize, deadline: Deadline) -> anyhow::Result<ExitStatus> {
+    /// Waits until a rank ends by itself, and well.
+    pub fn end_well(&mut self, rank: usize, deadline: Deadline) -> anyhow::Result<()> {
+        let member = self.member(rank)?;
         loop {
-            if let Some(status) = self.member(rank)?.process.try_wait()? {
-                return Ok(status);
+            if let Some(status) = member.process.try_wait()? {
+                let errors = fs::read_to_string(&member.errors).unwrap_or_default();
+                let errors = errors.trim();
+                ensure!(
+                    status.success(),
+                    "rank {rank} of the job: {status}; stderr: {errors}"
+                );
+                return Ok(());
             }
             ensure!(!deadline.expired(), "rank {rank} of the job does not end");
             thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Waits until all ranks ended by themselves and well.
+    /// Waits until all ranks ended by themselves, and well.
     pub fn finish(mut self, deadline: Deadline) -> anyhow::Result<()> {
-        for rank in 0..self.members.len() {
-            let status = self.end(rank, deadline)?;
-            let errors = fs::read_to_string(&self.member(rank)?.errors).unwrap_or_default();
-            ensure!(
-                status.success(),
-                "rank {rank} of the job: {status}; stderr: {}",
-                errors.trim()
-            );
-        }
-        Ok(())
+        (0..self.members.len()).try_for_each(|rank| self.end_well(rank, deadline))
     }
 
     fn member(&mut self, rank: usize) -> anyhow::Result<&mut Member> {
@@ -239,7 +237,8 @@ pub fn watch_parent(limit: Duration) -> Receiver<()> {
 pub fn published(root_file: &Path, deadline: Deadline) -> anyhow::Result<String> {
     loop {
         match fs::read_to_string(root_file) {
-            Ok(text) => return Ok(text.trim().to_owned()),
+            // The address is the last line.
+            Ok(text) => return Ok(text.lines().last().unwrap_or_default().to_owned()),
             Err(error) if deadline.expired() => {
                 return Err(error).context("rank 0 of the job does not publish its address");
             }

@@ -9,7 +9,7 @@ use super::test::{Test, Verdict};
 
 /// Counts on every rank, prints on one.
 #[derive(Debug, Default)]
-pub struct Report {
+pub(super) struct Report {
     prints: bool,
     passed: usize,
     failed: usize,
@@ -19,7 +19,7 @@ pub struct Report {
 
 impl Report {
     /// An empty report.
-    pub fn new(prints: bool) -> Self {
+    pub(super) fn new(prints: bool) -> Self {
         Self {
             prints,
             ..Self::default()
@@ -27,7 +27,13 @@ impl Report {
     }
 
     /// Adds a test that all ranks agree on.
-    pub fn add(&mut self, name: &str, verdict: &Verdict, took: Duration, figures: &[Measurement]) {
+    pub(super) fn add(
+        &mut self,
+        name: &str,
+        verdict: &Verdict,
+        took: Duration,
+        figures: &[Measurement],
+    ) {
         let ms = took.as_millis();
         match verdict {
             Verdict::Pass => {
@@ -52,25 +58,25 @@ impl Report {
     }
 
     /// Names tests that a hung one kept from running.
-    pub fn not_run(&mut self, tests: &[Arc<Test>]) {
+    pub(super) fn not_run(&mut self, tests: &[Arc<Test>]) {
         for test in tests {
             self.print(&format!("NOT RUN {}", test.name));
         }
     }
 
     /// This rank lost the others.
-    pub fn lost(&mut self) {
+    pub(super) fn lost(&mut self) {
         self.lost = true;
         self.failed += 1;
     }
 
     /// Whether the run is a failure.
-    pub fn failed(&self) -> bool {
+    pub(super) fn failed(&self) -> bool {
         self.failed > 0 || self.lost
     }
 
     /// The last line.
-    pub fn summary(&self) {
+    pub(super) fn summary(&self) {
         self.print(&self.last_line());
     }
 

@@ -4,7 +4,7 @@
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_port::{Buffer, Device, PortChannel};
 
-use super::{Launched, Report, address, block, fits, grid, kernel};
+use super::{Kept, Launched, Report, address, block, fits, grid, kernel};
 
 kernel!(ACCUMULATE = conformance_accumulate(AccumulateArgs));
 kernel!(FAN_IN = conformance_fan_in(FanInArgs));
@@ -45,8 +45,8 @@ impl Accumulate {
             report: report.address(),
             rounds: self.rounds,
         };
-        let kept = Box::new((self.clone(), syncer));
-        Launched::start(ACCUMULATE, grid(blocks), args, Some(report), kept)
+        let kept = Kept::new([&self.channel], (self.clone(), syncer));
+        Launched::start(ACCUMULATE, grid(blocks), args, kept.report(&report))
     }
 }
 
@@ -84,6 +84,11 @@ impl FanIn {
             operand: self.operand,
             count: self.count,
         };
-        Launched::start(FAN_IN, block(1), args, Some(report), Box::new(self.clone()))
+        Launched::start(
+            FAN_IN,
+            block(1),
+            args,
+            Kept::new([&self.channel], self.clone()).report(&report),
+        )
     }
 }

@@ -4,7 +4,7 @@
 use mscclpp_device::executor::LaunchDims;
 use mscclpp_port::{Buffer, Device, PortChannel};
 
-use super::{Launched, Report, address, fits, handles, kernel};
+use super::{Kept, Launched, Report, address, fits, handles, kernel};
 
 kernel!(KERNEL = conformance_all_pairs(Args));
 
@@ -60,7 +60,7 @@ impl AllPairs {
             grid: ranks - 1,
             block: threads,
         };
-        let kept = Box::new((self.clone(), handles, syncer));
-        Launched::start(KERNEL, dims, args, Some(report), kept)
+        let kept = Kept::new(&self.channels, (self.clone(), handles, syncer));
+        Launched::start(KERNEL, dims, args, kept.report(&report))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mscclpp_device::abi::FifoDeviceHandle;
 use mscclpp_port::Proxy;
 
-use super::{Launched, block, kernel};
+use super::{Kept, Launched, block, kernel};
 
 kernel!(KERNEL = conformance_fifo_push(Args));
 
@@ -33,6 +33,6 @@ impl FifoPush {
             fifo: self.proxy.fifo(),
             count: self.count,
         };
-        Launched::start(KERNEL, block(threads), args, None, Box::new(self.clone()))
+        Launched::start(KERNEL, block(threads), args, Kept::new([], self.clone()))
     }
 }

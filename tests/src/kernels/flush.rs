@@ -4,7 +4,7 @@
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_port::PortChannel;
 
-use super::{Launched, Report, block, handles, kernel};
+use super::{Kept, Launched, Report, block, handles, kernel};
 
 kernel!(CONCURRENT = conformance_concurrent_flush(ConcurrentArgs));
 kernel!(QUEUES = conformance_queues(QueuesArgs));
@@ -39,8 +39,7 @@ impl ConcurrentFlush {
             CONCURRENT,
             block(threads),
             args,
-            Some(report),
-            Box::new(self.clone()),
+            Kept::new([&self.channel], self.clone()).report(&report),
         )
     }
 }
@@ -83,7 +82,7 @@ impl Queues {
             reserved: 0,
         };
         let dims = block(self.channels.len() as u32);
-        let kept = Box::new((self.channels.clone(), handles));
-        Launched::start(QUEUES, dims, args, Some(report), kept)
+        let kept = Kept::new(&self.channels, handles);
+        Launched::start(QUEUES, dims, args, kept.report(&report))
     }
 }

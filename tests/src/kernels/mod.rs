@@ -18,11 +18,11 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_device::executor::{HostKernel, LaunchDims, Running};
-use mscclpp_port::{Buffer, Device, PortChannel, Status};
+use mscclpp_port::{BasePortChannel, Buffer, Device, PortChannel, Status};
 
 use crate::harness::Stuck;
 
@@ -32,7 +32,7 @@ pub use fifo::FifoPush;
 pub use flush::{ConcurrentFlush, Queues};
 pub use packet::PacketPingPong;
 pub use ping_pong::PingPong;
-pub use steps::{Call, Done, Steps};
+pub use steps::{Call, Done, Range, Steps};
 pub use throughput::{Bidirectional, Split, Stream};
 
 /// Declares the host entry of a kernel as a [`HostKernel`].
@@ -54,14 +54,40 @@ macro_rules! kernel {
 }
 use kernel;
 
-/// What a kernel may use and must outlive it.
-type Kept = Box<dyn Any + Send>;
+/// What a kernel uses, and must outlive it.
+struct Kept {
+    report: Option<Report>,
+    /// Their connections' errors tell why calls of the kernel failed.
+    channels: Vec<BasePortChannel>,
+    _rest: Box<dyn Any + Send>,
+}
+
+impl Kept {
+    /// The channels and whatever else.
+    fn new<'a>(channels: impl IntoIterator<Item = &'a PortChannel>, rest: impl Any + Send) -> Self {
+        Self {
+            report: None,
+            channels: channels
+                .into_iter()
+                .map(|channel| channel.base().clone())
+                .collect(),
+            _rest: Box::new(rest),
+        }
+    }
+
+    /// With a report that is checked at the end.
+    fn report(self, report: &Report) -> Self {
+        Self {
+            report: Some(report.clone()),
+            ..self
+        }
+    }
+}
 
 /// A launched kernel, with all that it uses.
 pub struct Launched {
     running: Running,
     started: Instant,
-    report: Option<Report>,
     kept: ManuallyDrop<Kept>,
 }
 
@@ -70,7 +96,6 @@ impl Launched {
         kernel: HostKernel,
         dims: LaunchDims,
         args: T,
-        report: Option<Report>,
         kept: Kept,
     ) -> anyhow::Result<Self> {
         let started = Instant::now();
@@ -78,7 +103,6 @@ impl Launched {
         Ok(Self {
             running,
             started,
-            report,
             kept: ManuallyDrop::new(kept),
         })
     }
@@ -88,14 +112,26 @@ impl Launched {
     /// # Errors
     /// What the kernel reports. [`Stuck`] if it still runs at the deadline, which ends the run.
     pub fn finish(self, deadline: Deadline) -> anyhow::Result<Duration> {
-        self.running
-            .join(deadline.remaining())
-            .map_err(|error| Stuck(error.to_string()))?;
-        let took = self.started.elapsed();
-        if let Some(report) = &self.report {
-            report.check()?;
+        if let Err(error) = self.running.join(deadline.remaining()) {
+            return Err(Stuck(format!("{error}{}", self.causes())).into());
         }
-        Ok(took)
+        let took = self.started.elapsed();
+        match self.kept.report.as_ref().map_or(Ok(()), Report::check) {
+            Ok(()) => Ok(took),
+            Err(error) => bail!("{error}{}", self.causes()),
+        }
+    }
+
+    /// What the host knows of the channels' connections.
+    fn causes(&self) -> String {
+        let errors = self
+            .kept
+            .channels
+            .iter()
+            .filter_map(|channel| channel.connection().status());
+        errors
+            .map(|error| format!("; on the host: {error}"))
+            .collect()
     }
 
     /// Whether all threads of the kernel have returned.
@@ -106,12 +142,10 @@ impl Launched {
 
 impl Drop for Launched {
     fn drop(&mut self) {
+        // The threads of one that still runs go on using all of it.
         if self.running.is_finished() {
             // SAFETY: this is the only place that drops it, and a drop happens once.
             unsafe { ManuallyDrop::drop(&mut self.kept) };
-        } else if let Some(report) = self.report.take() {
-            // The threads go on using all of it.
-            std::mem::forget(report);
         }
     }
 }

@@ -4,7 +4,7 @@
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_port::{Buffer, PortChannel};
 
-use super::{Launched, Report, address, block, fits, kernel};
+use super::{Kept, Launched, Report, address, block, fits, kernel};
 
 kernel!(KERNEL = conformance_ping_pong(Args));
 
@@ -65,8 +65,7 @@ impl PingPong {
             KERNEL,
             block(threads),
             args,
-            Some(report),
-            Box::new(self.clone()),
+            Kept::new([&self.channel], self.clone()).report(&report),
         )
     }
 }

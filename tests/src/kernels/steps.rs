@@ -10,7 +10,7 @@ use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::BasePortChannelDeviceHandle;
 use mscclpp_port::{BasePortChannel, Buffer, Device, MemoryId, Status};
 
-use super::{Launched, address, block, kernel, status_text};
+use super::{Kept, Launched, address, block, kernel, status_text};
 
 kernel!(KERNEL = conformance_steps(Args));
 
@@ -26,36 +26,47 @@ struct Args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// `put(dst, dstOffset, src, srcOffset, size)`.
-    Put {
-        dst: MemoryId,
-        dst_offset: u64,
-        src: MemoryId,
-        src_offset: u64,
-        size: u64,
-    },
+    Put(Range),
+    /// `putWithSignal` of the same.
+    PutWithSignal(Range),
     /// `signal()`.
     Signal,
-    /// `putWithSignal` of the same range on both sides.
-    PutWithSignal {
-        dst: MemoryId,
-        src: MemoryId,
-        offset: u64,
-        size: u64,
-    },
     /// `flush()`.
     Flush,
     /// `wait()`.
     Wait,
-    /// `wait` with a budget of failed looks.
-    WaitFor(i64),
     /// `accumulate(dst, offset, operand)`.
-    Accumulate {
-        dst: MemoryId,
-        offset: u64,
-        operand: i64,
-    },
+    Accumulate(MemoryId, u64, i64),
     /// `poll()`, as often as said or until it sees a signal.
     Poll(i64),
+}
+
+/// What a put moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// The peer's memory.
+    pub dst: MemoryId,
+    /// Where in it.
+    pub dst_offset: u64,
+    /// This rank's memory.
+    pub src: MemoryId,
+    /// Where in it.
+    pub src_offset: u64,
+    /// How much.
+    pub size: u64,
+}
+
+impl Range {
+    /// The same range of both memories.
+    pub fn same(dst: MemoryId, src: MemoryId, offset: u64, size: u64) -> Self {
+        Self {
+            dst,
+            dst_offset: offset,
+            src,
+            src_offset: offset,
+            size,
+        }
+    }
 }
 
 /// How a call ended.
@@ -118,9 +129,13 @@ impl Steps {
             steps: address(&steps),
             count: longest,
         };
-        let kept = Box::new((channels.to_vec(), handles, steps.clone()));
+        let kept = Kept {
+            report: None,
+            channels: channels.to_vec(),
+            _rest: Box::new((handles, steps.clone())),
+        };
         let dims = block(lists.len() as u32);
-        let launched = Launched::start(KERNEL, dims, args, None, kept)?;
+        let launched = Launched::start(KERNEL, dims, args, kept)?;
         let counts = lists.iter().map(|list| list.len()).collect();
         Ok(Self {
             launched,
@@ -207,35 +222,46 @@ impl Steps {
 }
 
 fn encode(channel: u32, call: Call) -> [u8; STEP as usize] {
-    let id = u32::from;
-    // Operation, destination, source, their offsets, size, operand.
-    let (operation, dst, src, dst_offset, src_offset, size, operand) = match call {
-        Call::Put {
-            dst,
-            dst_offset,
-            src,
-            src_offset,
-            size,
-        } => (1_u32, id(dst), id(src), dst_offset, src_offset, size, 0),
-        Call::Signal => (2, 0, 0, 0, 0, 0, 0),
-        Call::PutWithSignal {
-            dst,
-            src,
-            offset,
-            size,
-        } => (3, id(dst), id(src), offset, offset, size, 0),
-        Call::Flush => (4, 0, 0, 0, 0, 0, -1),
-        Call::Wait => (5, 0, 0, 0, 0, 0, -1),
-        Call::WaitFor(budget) => (5, 0, 0, 0, 0, 0, budget),
-        Call::Accumulate {
-            dst,
-            offset,
-            operand,
-        } => (6, id(dst), 0, offset, 0, 0, operand),
-        Call::Poll(times) => (8, 0, 0, 0, 0, 0, times),
+    let mut range = Range::same(MemoryId::from(0), MemoryId::from(0), 0, 0);
+    let mut operand = -1;
+    let operation: u32 = match call {
+        Call::Put(moved) => {
+            range = moved;
+            1
+        }
+        Call::Signal => 2,
+        Call::PutWithSignal(moved) => {
+            range = moved;
+            3
+        }
+        Call::Flush => 4,
+        Call::Wait => 5,
+        Call::Accumulate(dst, dst_offset, value) => {
+            range = Range {
+                dst,
+                dst_offset,
+                ..range
+            };
+            operand = value;
+            6
+        }
+        Call::Poll(times) => {
+            operand = times;
+            8
+        }
     };
+    let Range {
+        dst,
+        dst_offset,
+        src,
+        src_offset,
+        size,
+    } = range;
     let mut bytes = [0; STEP as usize];
-    for (i, half) in [operation, channel, dst, src].into_iter().enumerate() {
+    for (i, half) in [operation, channel, dst.into(), src.into()]
+        .into_iter()
+        .enumerate()
+    {
         bytes[4 * i..4 * i + 4].copy_from_slice(&half.to_le_bytes());
     }
     for (i, word) in [dst_offset, src_offset, size, operand as u64]

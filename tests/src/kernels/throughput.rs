@@ -6,7 +6,7 @@ use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_port::{Buffer, Device, PortChannel};
 
-use super::{Launched, Report, address, block, kernel};
+use super::{Kept, Launched, Report, address, block, kernel};
 
 kernel!(BIDIRECTIONAL = conformance_bidirectional(Args));
 kernel!(STREAM = conformance_stream(Args));
@@ -52,8 +52,7 @@ impl Bidirectional {
             BIDIRECTIONAL,
             block(1),
             args,
-            Some(report),
-            Box::new(self.clone()),
+            Kept::new([&self.channel], self.clone()).report(&report),
         )
     }
 }
@@ -83,7 +82,12 @@ impl Stream {
             rank: self.rank as u32,
             reserved: 0,
         };
-        Launched::start(STREAM, block(1), args, Some(report), Box::new(self.clone()))
+        Launched::start(
+            STREAM,
+            block(1),
+            args,
+            Kept::new([&self.channel], self.clone()).report(&report),
+        )
     }
 }
 
@@ -128,8 +132,8 @@ impl Split {
             rank: self.rank as u32,
             reserved: 0,
         };
-        let kept = Box::new((self.clone(), times.clone()));
-        Launched::start(SPLIT, block(1), args, Some(report), kept)?.finish(deadline)?;
+        let kept = Kept::new([&self.channel], (self.clone(), times.clone()));
+        Launched::start(SPLIT, block(1), args, kept.report(&report))?.finish(deadline)?;
         (0..self.iterations)
             .map(|i| {
                 let word = |part: u64| times.load_u64(24 * i + 8 * part);

@@ -39,7 +39,8 @@ pub fn check(interrupt: &Interrupt) -> Result<()> {
     note("third_party.lock", started, third_party::check(&lock));
 
     let mut fmt = workspace.cargo();
-    fmt.args(["fmt", "--all", "--check"]);
+    // The names of the files alone; `cargo fmt` shows what it does to them.
+    fmt.args(["fmt", "--all", "--check", "--", "-l"]);
     let mut clippy = workspace.cargo();
     clippy.args(["clippy", "--workspace", "--all-targets"]);
     clippy.args(workspace.test_features());

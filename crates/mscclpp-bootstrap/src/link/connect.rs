@@ -14,7 +14,7 @@ use crate::{BootstrapError, Deadline};
 
 /// Proof failures are taken for final after this time: until then the acceptor
 /// may not expect us yet, or a predecessor may still hold its port.
-const PROOF_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PROOF_PATIENCE: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -33,7 +33,7 @@ pub fn connect(
     key: &LinkKey,
     deadline: Deadline,
 ) -> Result<StdStream, BootstrapError> {
-    let mut retry = Retry::new(address, deadline);
+    let mut retry = Retry::new(address, PROOF_PATIENCE, deadline);
     loop {
         let outcome = match Connector::new(id, key, Claims::NONE) {
             Ok(connector) => attempt(address, connector, deadline),
@@ -52,6 +52,8 @@ pub(crate) struct Call {
     pub(crate) id: LinkId,
     pub(crate) key: LinkKey,
     pub(crate) claims: Claims,
+    /// Proof failures are final after this time.
+    pub(crate) proof_patience: Duration,
 }
 
 /// How a call ended without a connection.
@@ -84,7 +86,7 @@ pub(crate) async fn connect_async(
     patient: bool,
     deadline: Deadline,
 ) -> Result<TcpStream, CallError> {
-    let mut retry = Retry::new(call.address, deadline);
+    let mut retry = Retry::new(call.address, call.proof_patience, deadline);
     loop {
         let connector =
             Connector::new(call.id, &call.key, call.claims).map_err(CallError::Other)?;
@@ -125,6 +127,7 @@ struct Retry {
     address: SocketAddr,
     deadline: Deadline,
     next: Duration,
+    proof_patience: Duration,
     proof_failing: Option<Deadline>,
 }
 
@@ -136,11 +139,12 @@ fn declined(address: SocketAddr, refusal: Refusal) -> BootstrapError {
 }
 
 impl Retry {
-    fn new(address: SocketAddr, deadline: Deadline) -> Self {
+    fn new(address: SocketAddr, proof_patience: Duration, deadline: Deadline) -> Self {
         Self {
             address,
             deadline,
             next: FIRST_PAUSE,
+            proof_patience,
             proof_failing: None,
         }
     }
@@ -161,8 +165,8 @@ impl Retry {
             Attempt::Proof(Failure::ProofRefused | Failure::ProofMissing) => {
                 let patience = *self
                     .proof_failing
-                    .get_or_insert_with(|| Deadline::after(PROOF_PATIENCE));
-                if patience.expired() || self.deadline.expired() {
+                    .get_or_insert_with(|| Deadline::after(self.proof_patience));
+                if patience.expired() {
                     return Err(BootstrapError::ProofRefused {
                         with: self.address.to_string(),
                     });
@@ -172,11 +176,20 @@ impl Retry {
             Attempt::Proof(Failure::NotAnAcceptor) => {
                 "something else listens there; check the address".to_owned()
             }
-            Attempt::Connect(error) => format!("connecting: {error}"),
+            Attempt::Connect(error) => {
+                // Whoever refused the proof is not there any more.
+                self.proof_failing = None;
+                format!("connecting: {error}")
+            }
             Attempt::Broken(error) => format!("it hung up before the proof: {error}"),
             Attempt::Silent => "it accepted the connection and said nothing".to_owned(),
         };
         let left = self.deadline.remaining();
+        if left.is_zero() && self.proof_failing.is_some() {
+            return Err(BootstrapError::ProofRefused {
+                with: self.address.to_string(),
+            });
+        }
         if left.is_zero() {
             return Err(BootstrapError::LinkTimeout {
                 with: format!("to {}", self.address),

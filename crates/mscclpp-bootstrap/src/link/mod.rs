@@ -47,7 +47,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 pub(crate) use self::acceptor::serve;
 pub use self::acceptor::{Acceptor, Expected};
 pub use self::connect::connect;
-pub(crate) use self::connect::{Call, CallError, connect_async};
+pub(crate) use self::connect::{Call, CallError, PROOF_PATIENCE, connect_async};
 pub(crate) use self::handshake::{Claims, Refusal};
 pub(crate) use self::registry::{Admission, Registry, Service};
 use crate::secret::{keyed_bytes, random};

@@ -1,212 +1,289 @@
 // SPDX-License-Identifier: MIT
-//! One connection between two ranks: a task that reads and one that writes.
+//! One connection between two ranks: what reads it and what writes it.
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::frame::{Assembly, Head, MAX_MESSAGE, MAX_PIECE, short_cause};
 use super::mailbox::cost;
-use super::outgoing::{Job, Link, News, Outbox, WINDOW};
-use super::peers::Peers;
-use crate::failure::FailureKind;
-use crate::socket;
+use super::node::{Node, Peer, Spread};
+use super::outgoing::{Job, News, Outgoing, WINDOW};
+use crate::failure::{FailureKind, PeerFailure};
 
-/// How long a connector that has proven itself may take to open the connection.
-const OPENING: Duration = Duration::from_secs(5);
+/// How long a peer may take for its first frame.
+const FIRST_FRAME: Duration = Duration::from_secs(5);
+/// After a failed write, how long a goodbye is looked for in what was received.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+/// Pieces up to this size go out together with their head.
+const SMALL_PIECE: usize = 16 * 1024;
 
-/// Runs the connection that this rank made.
-pub(super) async fn connected(peers: Arc<Peers>, peer: usize, mut stream: TcpStream) {
-    let opened = async {
-        socket::prepare(&stream)?;
-        stream.write_all(&Head::Open.encode()).await
-    };
-    match opened.await {
-        Ok(()) => run(peers, peer, stream, |link| matches!(link, Link::Connecting)).await,
-        Err(error) => peers.not_connected(peer, error.to_string()),
+/// What a connection's writer is fed by.
+pub(crate) struct Inbox {
+    pub(crate) news: UnboundedReceiver<News>,
+    pub(crate) jobs: UnboundedReceiver<Job>,
+}
+
+/// How a connection ended.
+enum End {
+    /// The peer said goodbye.
+    Goodbye,
+    Broken(String),
+    /// This rank closed it.
+    Here,
+}
+
+/// Waits for the frame that opens a connection.
+pub(crate) async fn first_frame(mut stream: TcpStream) -> Option<TcpStream> {
+    let mut bytes = [0; Head::BYTES];
+    let read = tokio::time::timeout(FIRST_FRAME, stream.read_exact(&mut bytes)).await;
+    match read {
+        Ok(Ok(_)) if Head::decode(&bytes).ok() == Some(Head::Open) => Some(stream),
+        _ => None,
     }
 }
 
-/// Runs the connection that the peer made, once it opens it.
-pub(super) async fn accepted(peers: Arc<Peers>, peer: usize, attempt: u64, mut stream: TcpStream) {
-    let mut head = [0; Head::BYTES];
-    let opened = async {
-        socket::prepare(&stream)?;
-        stream.read_exact(&mut head).await.map(|_| ())
-    };
-    let opened = matches!(tokio::time::timeout(OPENING, opened).await, Ok(Ok(())));
-    if opened && matches!(Head::decode(&head), Ok(Head::Open)) {
-        let ours = |link: &Link| matches!(link, Link::Accepting(a) if *a == attempt);
-        run(peers, peer, stream, ours).await;
-    } else {
-        peers.not_accepted(peer, attempt);
-    }
-}
-
-/// Makes the connection the link to the peer, if it is still wanted, and serves it
-/// to its end.
-async fn run(peers: Arc<Peers>, peer: usize, stream: TcpStream, wanted: impl Fn(&Link) -> bool) {
-    let (reading, writing) = stream.into_split();
-    let (urgent, news) = unbounded_channel();
-    let (messages, jobs) = unbounded_channel();
-    let outgoing = &peers.peer(peer).outgoing;
-    {
-        let state = outgoing.lock();
-        if !wanted(&state.link) {
-            return;
-        }
-        outgoing.set(state, Link::Open(Outbox { urgent, messages }));
-    }
-    // Whoever saw a death before this link was open could not tell this peer.
-    peers.tell_deaths_to(peer);
-    let writer = tokio::spawn(write(Arc::clone(&peers), peer, writing, news, jobs));
-    let end = read(&peers, peer, reading).await;
-    match end {
-        Ok(()) => peers.gone(peer, FailureKind::Left, "it said goodbye"),
-        Err(error) => peers.gone(peer, FailureKind::Died, &describe(&error)),
-    }
-    // The closed link has dropped the outbox, so the writer ends too.
-    let _ = writer.await;
-}
-
-fn describe(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => "its connection was closed without a goodbye".into(),
-        io::ErrorKind::ConnectionReset => "its connection was reset".into(),
-        io::ErrorKind::TimedOut => "it or the network to it does not answer".into(),
-        _ => format!("its connection broke: {error}"),
-    }
-}
-
-/// Reads until the peer's goodbye.
-async fn read(peers: &Peers, peer: usize, stream: OwnedReadHalf) -> io::Result<()> {
-    // A peer may leave this much untaken, and begin one more message.
-    let limit = WINDOW + MAX_MESSAGE + 2 * cost(0);
-    let broken = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-    let mut stream = BufReader::with_capacity(64 << 10, stream);
-    let mut assembly = Assembly::default();
-    let mut raw = [0; Head::BYTES];
-    loop {
-        stream.read_exact(&mut raw).await?;
-        let head = Head::decode(&raw).map_err(|e| broken(&e.to_string()))?;
-        match head {
-            Head::First { piece, .. } | Head::Further { piece, .. } => {
-                assembly.begin(head).map_err(|e| broken(&e.to_string()))?;
-                let start = assembly.bytes.len();
-                assembly.bytes.resize(start + piece, 0);
-                stream.read_exact(&mut assembly.bytes[start..]).await?;
-                if let Some((tag, message)) = assembly.finish()
-                    && !peers.peer(peer).mailbox.deliver(tag, message, limit)
-                {
-                    return Err(broken("it sent more than it may leave untaken"));
-                }
-            }
-            Head::Credit { cost } => peers.peer(peer).outgoing.credit(cost),
-            Head::Death { rank, cause } => {
-                let mut text = vec![0; cause];
-                stream.read_exact(&mut text).await?;
-                let text = String::from_utf8_lossy(&text);
-                peers.told_of_death(peer, rank, &text);
-            }
-            Head::Goodbye => return Ok(()),
-            Head::Open => return Err(broken("it opened the connection twice")),
-        }
-    }
-}
-
-/// Writes what comes through the outbox until that is dropped or the goodbye is
-/// written. A broken connection is the reader's to notice.
-async fn write(
-    peers: Arc<Peers>,
-    peer: usize,
-    mut stream: OwnedWriteHalf,
-    mut news: UnboundedReceiver<News>,
-    mut jobs: UnboundedReceiver<Job>,
+pub(crate) async fn as_connector(
+    node: Arc<Node>,
+    rank: usize,
+    peer: Arc<Peer>,
+    mut stream: TcpStream,
+    inbox: Inbox,
 ) {
-    loop {
+    match stream.write_all(&Head::Open.encode()).await {
+        Ok(()) => as_acceptor(node, rank, peer, stream, inbox).await,
+        Err(error) => ended(&node, rank, End::Broken(error.to_string())),
+    }
+}
+
+pub(crate) async fn as_acceptor(
+    node: Arc<Node>,
+    rank: usize,
+    peer: Arc<Peer>,
+    stream: TcpStream,
+    inbox: Inbox,
+) {
+    let (reader, writer) = stream.into_split();
+    let end = {
+        let mut reading = std::pin::pin!(read_frames(&node, rank, &peer, reader));
+        let mut writing = std::pin::pin!(write_frames(&peer.outgoing, writer, inbox));
         let written = tokio::select! {
-            biased;
-            Some(item) = news.recv() => match write_news(&mut stream, &item).await {
-                Ok(()) if item == News::Goodbye => break,
-                written => written,
+            end = &mut reading => Err(end),
+            written = &mut writing => Ok(written),
+        };
+        match written {
+            Err(end) => end,
+            Ok(Ok(Written::Farewell)) => reading.await,
+            Ok(Ok(Written::Closed)) => End::Here,
+            // A peer that left in good order may have said so before.
+            Ok(Err(error)) => match tokio::time::timeout(LAST_WORDS, reading).await {
+                Ok(End::Goodbye) => End::Goodbye,
+                _ => End::Broken(format!("writing to it failed: {error}")),
             },
-            Some(job) = jobs.recv() => {
-                let number = job.number;
-                match write_message(&mut stream, &mut news, job).await {
-                    Ok(()) => {
-                        peers.peer(peer).outgoing.written(number);
-                        Ok(())
-                    }
-                    broken => broken,
+        }
+    };
+    ended(&node, rank, end);
+}
+
+fn ended(node: &Node, rank: usize, end: End) {
+    // While this rank leaves, the others close in their turn.
+    if !node.leaving.load(Ordering::Acquire) {
+        match end {
+            End::Goodbye => node.gone(
+                PeerFailure::new(rank, FailureKind::Left, "it said goodbye"),
+                Spread::Nobody,
+            ),
+            End::Broken(cause) => node.gone(
+                PeerFailure::new(
+                    rank,
+                    FailureKind::Died,
+                    format!("its connection to rank {} broke: {cause}", node.rank),
+                ),
+                Spread::Everybody,
+            ),
+            End::Here => {}
+        }
+    }
+    node.connection_closed();
+}
+
+async fn read_frames(node: &Node, rank: usize, peer: &Peer, reader: OwnedReadHalf) -> End {
+    let mut reader = BufReader::with_capacity(64 * 1024, reader);
+    let mut assembly = Assembly::default();
+    loop {
+        match read_frame(node, rank, peer, &mut reader, &mut assembly).await {
+            Ok(true) => {}
+            Ok(false) => return End::Goodbye,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return End::Broken("it was closed without a goodbye".into());
+            }
+            Err(error) => return End::Broken(error.to_string()),
+        }
+    }
+}
+
+/// Reads and obeys one frame; false after a goodbye.
+async fn read_frame(
+    node: &Node,
+    rank: usize,
+    peer: &Peer,
+    reader: &mut BufReader<OwnedReadHalf>,
+    assembly: &mut Assembly,
+) -> io::Result<bool> {
+    let mut bytes = [0; Head::BYTES];
+    reader.read_exact(&mut bytes).await?;
+    let head = Head::decode(&bytes).map_err(io::Error::other)?;
+    match head {
+        Head::First { piece, .. } | Head::Further { piece, .. } => {
+            assembly.begin(head).map_err(io::Error::other)?;
+            read_piece(reader, piece, &mut assembly.bytes).await?;
+            if let Some((tag, message)) = assembly.finish() {
+                let limit = WINDOW + cost(MAX_MESSAGE as usize);
+                if !peer.mailbox.deliver(tag, message, limit) {
+                    return Err(io::Error::other("it sent more than its window"));
                 }
             }
-            else => break,
-        };
-        if let Err(error) = written {
-            tracing::debug!(rank = peers.rank, peer, %error, "writing to a peer failed");
-            break;
         }
+        Head::Credit { cost } => peer.outgoing.credit(cost),
+        Head::Death { rank: dead, cause } => {
+            let mut text = Vec::new();
+            read_piece(reader, cause, &mut text).await?;
+            let dead = usize::try_from(dead).ok().filter(|dead| *dead < node.world);
+            let dead = dead.ok_or_else(|| {
+                io::Error::other("it reports the death of a rank that does not exist")
+            })?;
+            let cause = String::from_utf8_lossy(&text).into_owned();
+            let failure = PeerFailure::new(dead, FailureKind::Died, cause);
+            node.gone(failure, Spread::HeardFrom(rank));
+        }
+        Head::Goodbye => return Ok(false),
+        Head::Open => return Err(io::Error::other("it opened the connection twice")),
     }
-    if let Err(error) = stream.shutdown().await {
-        tracing::debug!(rank = peers.rank, peer, %error, "closing a connection");
-    }
+    Ok(true)
 }
 
-async fn write_news(stream: &mut OwnedWriteHalf, item: &News) -> io::Result<()> {
-    match item {
-        News::Credit(cost) => stream.write_all(&Head::Credit { cost: *cost }.encode()).await,
-        News::Goodbye => stream.write_all(&Head::Goodbye.encode()).await,
-        News::Death { rank, cause } => {
-            let cause = short_cause(cause).as_bytes();
-            let head = Head::Death {
-                rank: *rank as u64,
-                cause: cause.len(),
-            };
-            let mut frame = head.encode().to_vec();
-            frame.extend_from_slice(cause);
-            stream.write_all(&frame).await
-        }
-    }
-}
-
-/// Writes a message in pieces; news goes out between them.
-async fn write_message(
-    stream: &mut OwnedWriteHalf,
-    news: &mut UnboundedReceiver<News>,
-    job: Job,
+/// Appends `length` bytes.
+async fn read_piece(
+    reader: &mut BufReader<OwnedReadHalf>,
+    length: usize,
+    into: &mut Vec<u8>,
 ) -> io::Result<()> {
-    let Job { tag, data, .. } = job;
-    let total = data.len() as u64;
-    let mut rest = &data[..];
-    let mut first = true;
-    while first || !rest.is_empty() {
-        while let Ok(item) = news.try_recv() {
-            write_news(stream, &item).await?;
+    into.reserve(length);
+    let mut piece = reader.take(length as u64);
+    while piece.limit() > 0 {
+        if piece.read_buf(into).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let (piece, after) = rest.split_at(rest.len().min(MAX_PIECE));
-        let head = if first {
-            let piece = piece.len();
-            Head::First { tag, total, piece }
-        } else {
-            let piece = piece.len();
-            Head::Further { tag, piece }
-        };
-        // One packet for a small message.
-        if piece.len() <= 4096 {
-            let mut frame = head.encode().to_vec();
-            frame.extend_from_slice(piece);
-            stream.write_all(&frame).await?;
-        } else {
-            stream.write_all(&head.encode()).await?;
-            stream.write_all(piece).await?;
-        }
-        rest = after;
-        first = false;
     }
     Ok(())
+}
+
+/// Why a writer stopped.
+enum Written {
+    /// It said goodbye.
+    Farewell,
+    /// The peer is gone, or this object is.
+    Closed,
+}
+
+async fn write_frames(
+    outgoing: &Outgoing,
+    mut writer: OwnedWriteHalf,
+    mut inbox: Inbox,
+) -> io::Result<Written> {
+    let mut scratch = Vec::with_capacity(SMALL_PIECE + Head::BYTES);
+    loop {
+        let goodbye = tokio::select! {
+            biased;
+            news = inbox.news.recv() => match news {
+                Some(news) => write_news(&mut writer, news).await?,
+                None => return Ok(Written::Closed),
+            },
+            job = inbox.jobs.recv() => match job {
+                Some(job) => {
+                    write_message(&mut writer, &mut inbox.news, &job, &mut scratch, outgoing).await?
+                }
+                None => return Ok(Written::Closed),
+            },
+        };
+        if goodbye {
+            // What was queued before goes out before.
+            while let Ok(job) = inbox.jobs.try_recv() {
+                write_message(&mut writer, &mut inbox.news, &job, &mut scratch, outgoing).await?;
+            }
+            writer.write_all(&Head::Goodbye.encode()).await?;
+            writer.shutdown().await?;
+            return Ok(Written::Farewell);
+        }
+    }
+}
+
+/// Writes one piece of news; true if it is the goodbye, which is left to the
+/// caller.
+async fn write_news(writer: &mut OwnedWriteHalf, news: News) -> io::Result<bool> {
+    match news {
+        News::Credit(cost) => writer.write_all(&Head::Credit { cost }.encode()).await?,
+        News::Death { rank, cause } => {
+            let cause = short_cause(&cause);
+            let head = Head::Death {
+                rank: rank as u64,
+                cause: cause.len(),
+            };
+            let frame = [&head.encode()[..], cause.as_bytes()].concat();
+            writer.write_all(&frame).await?;
+        }
+        News::Goodbye => return Ok(true),
+    }
+    Ok(false)
+}
+
+/// Writes a message in pieces, news between them; true if a goodbye was among
+/// the news.
+async fn write_message(
+    writer: &mut OwnedWriteHalf,
+    news: &mut UnboundedReceiver<News>,
+    job: &Job,
+    scratch: &mut Vec<u8>,
+    outgoing: &Outgoing,
+) -> io::Result<bool> {
+    let mut goodbye = false;
+    let tag = job.tag;
+    let (first, rest) = job.data.split_at(job.data.len().min(MAX_PIECE));
+    let total = job.data.len() as u64;
+    let piece = first.len();
+    write_piece(writer, Head::First { tag, total, piece }, first, scratch).await?;
+    for piece in rest.chunks(MAX_PIECE) {
+        while let Ok(news) = news.try_recv() {
+            goodbye |= write_news(writer, news).await?;
+        }
+        let head = Head::Further {
+            tag,
+            piece: piece.len(),
+        };
+        write_piece(writer, head, piece, scratch).await?;
+    }
+    outgoing.written(job.number);
+    Ok(goodbye)
+}
+
+async fn write_piece(
+    writer: &mut OwnedWriteHalf,
+    head: Head,
+    piece: &[u8],
+    scratch: &mut Vec<u8>,
+) -> io::Result<()> {
+    if piece.len() > SMALL_PIECE {
+        writer.write_all(&head.encode()).await?;
+        return writer.write_all(piece).await;
+    }
+    scratch.clear();
+    scratch.extend(head.encode());
+    scratch.extend(piece);
+    writer.write_all(scratch).await
 }

@@ -3,16 +3,12 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::failure::{FailureKind, FailureObserver, PeerFailure};
 
-/// A shared record; clones are the same one.
-#[derive(Clone, Default)]
-pub(crate) struct Failures(Arc<Shared>);
-
 #[derive(Default)]
-struct Shared {
+pub(crate) struct Failures {
     inner: Mutex<Inner>,
     /// How many are gone; so that nobody locks while all is well.
     count: AtomicUsize,
@@ -34,7 +30,7 @@ struct Observer {
 
 impl Failures {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that a rank is gone; false if that was known. Deaths are to be
@@ -48,7 +44,7 @@ impl Failures {
             inner.reported.push(failure.clone());
         }
         inner.gone.insert(failure.rank, failure);
-        self.0.count.store(inner.gone.len(), Ordering::Release);
+        self.count.store(inner.gone.len(), Ordering::Release);
         true
     }
 
@@ -67,7 +63,7 @@ impl Failures {
     }
 
     pub(crate) fn of(&self, rank: usize) -> Option<PeerFailure> {
-        if self.0.count.load(Ordering::Acquire) == 0 {
+        if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
         self.lock().gone.get(&rank).cloned()
@@ -75,7 +71,7 @@ impl Failures {
 
     /// The first death among `members` (`None`: among all).
     pub(crate) fn first_death(&self, members: Option<&[usize]>) -> Option<PeerFailure> {
-        if self.0.count.load(Ordering::Acquire) == 0 {
+        if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
         let inner = self.lock();
@@ -88,11 +84,12 @@ impl Failures {
 
     /// All deaths, in the order in which they became known.
     pub(crate) fn deaths(&self) -> Vec<PeerFailure> {
-        if self.0.count.load(Ordering::Acquire) == 0 {
+        if self.count.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }
-        let died = |failure: &&PeerFailure| failure.kind == FailureKind::Died;
-        self.lock().reported.iter().filter(died).cloned().collect()
+        let mut deaths = self.lock().reported.clone();
+        deaths.retain(|failure| failure.kind == FailureKind::Died);
+        deaths
     }
 
     pub(crate) fn observe(&self, observer: Weak<dyn FailureObserver>) {
@@ -108,7 +105,7 @@ impl Failures {
         }
     }
 
-    fn next_to_tell(&self) -> Option<(Arc<dyn FailureObserver>, PeerFailure)> {
+    fn next_to_tell(&self) -> Option<(std::sync::Arc<dyn FailureObserver>, PeerFailure)> {
         let mut inner = self.lock();
         let Inner {
             reported,
@@ -130,6 +127,8 @@ impl Failures {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[derive(Default)]

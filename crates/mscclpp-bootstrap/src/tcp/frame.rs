@@ -65,7 +65,9 @@ impl Head {
             return Err(bad("a frame sets bytes that are unused"));
         };
         if version != VERSION {
-            return Err(bad("a frame has another version; run the same build on all ranks"));
+            return Err(bad(
+                "a frame has another version; run the same build on all ranks",
+            ));
         }
         let body = u32::from_le_bytes([b0, b1, b2, b3]) as usize;
         let word = |at: usize| {
@@ -208,21 +210,37 @@ mod tests {
     #[test]
     fn pieces_out_of_place_are_refused() {
         let tag = Tag::user(1);
-        let first = Head::First { tag, total: MAX_PIECE as u64 + 2, piece: MAX_PIECE };
+        let first = Head::First {
+            tag,
+            total: MAX_PIECE as u64 + 2,
+            piece: MAX_PIECE,
+        };
         let mut assembly = Assembly::default();
         assert!(assembly.begin(Head::Further { tag, piece: 1 }).is_err());
         assembly.begin(first).unwrap();
         assembly.bytes.resize(MAX_PIECE, 0);
         assert!(assembly.begin(first).is_err());
         let other = Tag::user(2);
-        assert!(assembly.begin(Head::Further { tag: other, piece: 2 }).is_err());
+        assert!(
+            assembly
+                .begin(Head::Further {
+                    tag: other,
+                    piece: 2
+                })
+                .is_err()
+        );
         assert!(assembly.begin(Head::Further { tag, piece: 3 }).is_err());
         assembly.begin(Head::Further { tag, piece: 2 }).unwrap();
     }
 
     #[test]
     fn a_claimed_length_beyond_the_limit_is_refused() {
-        let mut bytes = Head::First { tag: Tag::user(1), total: 9, piece: 9 }.encode();
+        let mut bytes = Head::First {
+            tag: Tag::user(1),
+            total: 9,
+            piece: 9,
+        }
+        .encode();
         bytes[16..].copy_from_slice(&u64::MAX.to_le_bytes());
         assert!(matches!(
             Head::decode(&bytes),
@@ -241,9 +259,41 @@ mod tests {
 
     #[test]
     fn fuzz_head() {
-        bolero::check!().with_type::<[u8; Head::BYTES]>().for_each(|bytes| {
-            if let Ok(head) = Head::decode(bytes) {
-                assert_eq!(&head.encode(), bytes);
+        bolero::check!()
+            .with_type::<[u8; Head::BYTES]>()
+            .for_each(|bytes| {
+                if let Ok(head) = Head::decode(bytes) {
+                    assert_eq!(&head.encode(), bytes);
+                }
+            });
+    }
+
+    /// What a reader does with a stream of bytes, without the reading.
+    #[test]
+    fn fuzz_frames() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let mut rest = bytes;
+            let mut assembly = Assembly::default();
+            while let Some((head, after)) = rest.split_first_chunk() {
+                let Ok(head) = Head::decode(head) else { return };
+                let length = match head {
+                    Head::First { piece, .. } | Head::Further { piece, .. } => {
+                        if assembly.begin(head).is_err() {
+                            return;
+                        }
+                        piece
+                    }
+                    Head::Death { cause, .. } => cause,
+                    _ => 0,
+                };
+                let Some((body, after)) = after.split_at_checked(length) else {
+                    return;
+                };
+                if matches!(head, Head::First { .. } | Head::Further { .. }) {
+                    assembly.bytes.extend(body);
+                    let _ = assembly.finish();
+                }
+                rest = after;
             }
         });
     }

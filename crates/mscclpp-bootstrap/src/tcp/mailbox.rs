@@ -198,9 +198,7 @@ mod models {
             let mailbox = Arc::new(Mailbox::default());
             let other = {
                 let mailbox = Arc::clone(&mailbox);
-                thread::spawn(move || {
-                    mailbox.take(Tag::user(1), never(), || None::<()>).unwrap()
-                })
+                thread::spawn(move || mailbox.take(Tag::user(1), never(), || None::<()>).unwrap())
             };
             assert!(mailbox.deliver(Tag::user(0), vec![10], u64::MAX));
             assert!(mailbox.deliver(Tag::user(1), vec![11], u64::MAX));

@@ -1,95 +1,97 @@
 // SPDX-License-Identifier: MIT
-//! The bootstrap over TCP.
+//! Ranks that meet and talk over TCP.
 
 mod connection;
 mod failures;
 mod frame;
-mod joining;
-mod mailbox;
+mod join;
+pub(crate) mod mailbox;
+mod node;
+mod options;
 mod outgoing;
 mod peers;
-mod rendezvous;
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::time::Duration;
 
-use self::joining::{Joined, Listening};
-use crate::address::RootAddress;
-use crate::launcher::{self, environment, root_in};
+use self::failures::Failures;
+use self::join::{Join, Meeting};
+use self::node::{Joined, Node};
+pub use self::options::TcpOptions;
+use crate::address::Root;
+use crate::background::Background;
+use crate::deadline::default_timeout;
+use crate::failure::{FailureObserver, PeerFailure};
 use crate::{
-    Bootstrap, BootstrapError, Deadline, FailureObserver, JobKey, PeerFailure, Secret, Tag, Turns,
-    UniqueId, collectives, interface,
+    Bootstrap, BootstrapError, Deadline, JobKey, Tag, Turns, UniqueId, interface, launcher, socket,
 };
 
-/// The largest world; ranks travel as 32 bits, and each rank has a record of each.
+/// The largest world.
 const MAX_WORLD: usize = 1 << 20;
+/// A join that does not end by its own deadline is given up after this more.
+const GRACE: Duration = Duration::from_secs(1);
 
-/// Ranks that meet at an address of rank 0 and talk over TCP.
+/// A bootstrap over TCP, from a [`UniqueId`], an address, or a launcher.
 ///
-/// Made by [`TcpBootstrap::new`], which touches nothing, and joined once by one of
-/// the `initialize` methods, or both at once by [`TcpBootstrap::from_launcher`].
-/// Inside, one thread runs a tokio runtime; the methods block and may be called
-/// from several threads at once, though not from within a tokio task.
+/// All calls block, and may be made from several threads at once, inside an async
+/// runtime too; one background thread does the I/O. A rank joins once per object.
+/// After joining it holds connections to its neighbours in a tree (O(log world))
+/// and to the peers that it talks to, one each.
 ///
-/// `send` returns when the network has the message; the receiving rank always
-/// drains its connections, into memory, until a peer has left 1 GiB untaken: so
-/// all ranks may send large messages before any receives. Dropping the object says
-/// goodbye to the peers: what was sent before still arrives.
+/// `send` copies the message and returns when it is written to the socket. The
+/// peer's background thread always reads, whether or not `recv` is called there,
+/// so that ranks which all send first do not block each other; up to 1 GiB (and
+/// one message more) may wait there untaken, then `send` waits for room. What a
+/// rank sends to itself is not limited. The largest message has 4 GiB.
 ///
-/// # Examples
-///
-/// Two ranks, here two threads:
-///
-/// ```
-/// use std::time::Duration;
-/// use mscclpp_bootstrap::{Bootstrap, BootstrapError, TcpBootstrap};
-///
-/// fn main() -> Result<(), BootstrapError> {
-///     let timeout = Duration::from_secs(10);
-///     let zero = TcpBootstrap::new(0, 2)?;
-///     let id = zero.create_unique_id()?;
-///     std::thread::scope(|scope| {
-///         let other = scope.spawn(|| {
-///             let one = TcpBootstrap::new(1, 2)?;
-///             one.initialize(&id, timeout)?;
-///             one.all_gather(b"one")
-///         });
-///         zero.initialize(&id, timeout)?;
-///         assert_eq!(zero.all_gather(b"zero")?, [b"zero".to_vec(), b"one".to_vec()]);
-///         other.join().unwrap()?;
-///         Ok(())
-///     })
-/// }
-/// ```
+/// Dropping the object says goodbye: peers that want something from this rank
+/// later get [`BootstrapError::PeerLeft`]. A process that ends without the drop
+/// counts as dead, and every rank hears of it. The drop takes up to 2 s when
+/// peers do not respond.
 pub struct TcpBootstrap {
     rank: usize,
     world: usize,
-    secret: Option<Secret>,
-    open: bool,
+    options: TcpOptions,
+    failures: Arc<Failures>,
     phase: Mutex<Phase>,
-    joined: OnceLock<Joined>,
-    turns: Turns,
+    joined: OnceLock<Inside>,
 }
 
 enum Phase {
-    New,
-    /// Rank 0 listens at the address of an id that it made.
-    Listening(Box<Listening>, UniqueId),
+    New(Option<(UniqueId, TcpListener)>),
     Joining,
     Joined,
     Failed(String),
 }
 
+struct Inside {
+    joined: Joined,
+    /// Ends with a goodbye when dropped.
+    _background: Background,
+}
+
 impl TcpBootstrap {
-    /// A rank that has not joined yet.
+    /// Rank `rank` of `world`. Touches nothing outside the process.
     ///
     /// # Errors
-    /// [`BootstrapError::WorldSize`] for no ranks or more than 2^20,
-    /// [`BootstrapError::RankOutOfRange`] for a rank beyond them.
+    /// [`BootstrapError::WorldSize`] and [`BootstrapError::RankOutOfRange`].
     pub fn new(rank: usize, world: usize) -> Result<Self, BootstrapError> {
-        if world == 0 || world > MAX_WORLD {
+        Self::with_options(rank, world, TcpOptions::new())
+    }
+
+    /// As [`TcpBootstrap::new`], with options.
+    ///
+    /// # Errors
+    /// As [`TcpBootstrap::new`].
+    pub fn with_options(
+        rank: usize,
+        world: usize,
+        options: TcpOptions,
+    ) -> Result<Self, BootstrapError> {
+        if !(1..=MAX_WORLD).contains(&world) {
             return Err(BootstrapError::WorldSize {
                 world,
                 max: MAX_WORLD,
@@ -97,7 +99,7 @@ impl TcpBootstrap {
         }
         if rank >= world {
             return Err(BootstrapError::RankOutOfRange {
-                what: "rank",
+                what: "the own rank, number",
                 rank,
                 world,
             });
@@ -105,55 +107,117 @@ impl TcpBootstrap {
         Ok(Self {
             rank,
             world,
-            secret: None,
-            open: false,
-            phase: Mutex::new(Phase::New),
+            options,
+            failures: Arc::default(),
+            phase: Mutex::new(Phase::New(None)),
             joined: OnceLock::new(),
-            turns: Turns::new(),
         })
     }
 
-    /// The secret for [`TcpBootstrap::initialize_at`], in place of the
-    /// environment's.
-    #[must_use]
-    pub fn with_secret(mut self, secret: Secret) -> Self {
-        self.secret = Some(secret);
-        self
+    /// Makes the id that all ranks pass to [`TcpBootstrap::initialize`], on rank
+    /// 0. The port in it is taken from here on, and kept until the ranks have
+    /// joined. A second call returns the same id.
+    ///
+    /// # Errors
+    /// [`BootstrapError::NoInterface`] and others of [`interface::choose`];
+    /// [`BootstrapError::Io`] when it can not listen there;
+    /// [`BootstrapError::AlreadyInitialized`].
+    pub fn create_unique_id(&self) -> Result<UniqueId, BootstrapError> {
+        self.create_id_at(|| match self.options.interface.as_deref() {
+            Some(name) => interface::named(name, None),
+            None => interface::choose(None),
+        })
     }
 
-    /// Lets [`TcpBootstrap::initialize_at`] work without a secret at addresses
-    /// that other machines reach. Whoever reaches the port can then join the job;
-    /// a warning says so.
+    /// As [`TcpBootstrap::create_unique_id`], listening at `ip`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_unique_id_at(&self, ip: IpAddr) -> Result<UniqueId, BootstrapError> {
+        self.create_id_at(|| Ok(ip))
+    }
+
+    fn create_id_at(
+        &self,
+        ip: impl FnOnce() -> Result<IpAddr, BootstrapError>,
+    ) -> Result<UniqueId, BootstrapError> {
+        let mut phase = self.phase();
+        match &mut *phase {
+            Phase::New(Some((id, _))) => Ok(id.clone()),
+            Phase::New(kept) => {
+                let (listener, address) = socket::listen(SocketAddr::new(ip()?, 0))?;
+                let id = UniqueId::new(address)?;
+                *kept = Some((id.clone(), listener));
+                Ok(id)
+            }
+            _ => Err(self.not_new(&phase)),
+        }
+    }
+
+    /// Joins the ranks that have the same id; returns when all have joined.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Timeout`] naming who is missing;
+    /// [`BootstrapError::AlreadyInitialized`] on the second call;
+    /// [`BootstrapError::PeerFailed`] when a rank dies meanwhile;
+    /// [`BootstrapError::DuplicateRank`], [`BootstrapError::WorldMismatch`],
+    /// [`BootstrapError::ProofRefused`] and [`BootstrapError::JoinFailed`] when
+    /// the ranks do not fit together.
+    pub fn initialize(&self, id: &UniqueId, timeout: Duration) -> Result<(), BootstrapError> {
+        self.enter(timeout, false, |kept| {
+            let listener = kept.and_then(|(own, listener)| own.same_as(id).then_some(listener));
+            Meeting::Id(id.clone(), listener)
+        })
+    }
+
+    /// Joins at an address of rank 0: `ip:port`, `interface:ip:port`,
+    /// `[ipv6]:port`. An interface is the one that this rank uses for its own
+    /// connections; without it, the rules of [`interface::choose`] apply. The
+    /// secret is that of the options, of `MSCCLPP_SECRET` or of
+    /// `MSCCLPP_SECRET_FILE`; without one, only loopback is allowed.
+    ///
+    /// # Errors
+    /// As [`TcpBootstrap::initialize`]; also [`BootstrapError::BadAddress`],
+    /// [`BootstrapError::SecretRequired`] and [`BootstrapError::BadSecret`].
+    pub fn initialize_at(&self, address: &str, timeout: Duration) -> Result<(), BootstrapError> {
+        let root = Root::At(address.parse()?);
+        self.enter(timeout, false, |_| Meeting::At(root))
+    }
+
+    /// The rank that the launcher's environment describes ([`launcher::detect`]),
+    /// joined with the others where `MSCCLPP_ROOT` or the launcher says.
+    ///
+    /// # Errors
+    /// As [`TcpBootstrap::initialize_at`]; also [`BootstrapError::NoLauncher`],
+    /// [`BootstrapError::NoRoot`] and [`BootstrapError::BadEnvironment`].
+    pub fn from_launcher(timeout: Duration) -> Result<Self, BootstrapError> {
+        Self::from_launcher_with(TcpOptions::new(), timeout)
+    }
+
+    /// As [`TcpBootstrap::from_launcher`], with options.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn from_launcher_with(
+        options: TcpOptions,
+        timeout: Duration,
+    ) -> Result<Self, BootstrapError> {
+        let info = launcher::detect()?.ok_or(BootstrapError::NoLauncher)?;
+        let root = launcher::root_in(&launcher::environment, info.launcher)?;
+        let bootstrap = Self::with_options(info.rank, info.world, options)?;
+        let one_machine = info.local_size == Some(info.world);
+        bootstrap.enter(timeout, one_machine, |_| Meeting::At(root))?;
+        Ok(bootstrap)
+    }
+
+    /// How many connections to other ranks this one holds now.
     #[must_use]
-    pub fn allow_strangers(mut self) -> Self {
-        self.open = true;
-        self
+    pub fn connections(&self) -> usize {
+        self.joined.get().map_or(0, |i| i.joined.0.connections())
     }
 
     fn phase(&self) -> MutexGuard<'_, Phase> {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// An id with which all ranks can join, made by rank 0 and taken to the others
-    /// by other means. Rank 0 listens at its address from now on, until it has
-    /// joined or is dropped. Asked again before joining, it gives the same id.
-    ///
-    /// # Errors
-    /// When no interface fits ([`interface::choose`]), none can be listened at, or
-    /// the object has joined or tried to.
-    pub fn create_unique_id(&self) -> Result<UniqueId, BootstrapError> {
-        let mut phase = self.phase();
-        match &*phase {
-            Phase::Listening(_, id) => Ok(id.clone()),
-            Phase::New => {
-                let ip = interface::choose(None)?;
-                let listening = Listening::start(SocketAddr::new(ip, 0))?;
-                let id = UniqueId::new(listening.address())?;
-                *phase = Phase::Listening(Box::new(listening), id.clone());
-                Ok(id)
-            }
-            other => Err(self.not_new(other)),
-        }
     }
 
     fn not_new(&self, phase: &Phase) -> BootstrapError {
@@ -166,113 +230,31 @@ impl TcpBootstrap {
         }
     }
 
-    /// Joins with an id of rank 0 and returns when all ranks have.
-    ///
-    /// # Errors
-    /// [`BootstrapError::Timeout`] naming the ranks that are missing;
-    /// [`BootstrapError::JoinFailed`], [`BootstrapError::DuplicateRank`],
-    /// [`BootstrapError::ProofRefused`] and others when it can not work. The
-    /// object can not be used after that.
-    pub fn initialize(&self, id: &UniqueId, timeout: Duration) -> Result<(), BootstrapError> {
-        let root = RootAddress {
-            interface: None,
-            socket: id.address(),
-        };
-        let secret = id.secret()?;
-        self.once(Some(id), |listening| {
-            let deadline = Deadline::after(timeout);
-            joining::at(self.rank, self.world, listening, &root, &secret, deadline)
-        })
-    }
-
-    /// Joins at an address that all ranks know: `ip:port`, `interface:ip:port`,
-    /// `[ipv6]:port` or `interface:[ipv6]:port`, where rank 0 listens. Ranks prove
-    /// the secret of [`TcpBootstrap::with_secret`], or of `MSCCLPP_SECRET` or
-    /// `MSCCLPP_SECRET_FILE`.
-    ///
-    /// # Errors
-    /// As [`TcpBootstrap::initialize`]; [`BootstrapError::SecretRequired`] when
-    /// there is no secret and the address is not loopback;
-    /// [`BootstrapError::BadAddress`].
-    pub fn initialize_at(&self, address: &str, timeout: Duration) -> Result<(), BootstrapError> {
-        let root: RootAddress = address.parse()?;
-        let secret = self.secret_at(root.socket)?;
-        self.once(None, |listening| {
-            let deadline = Deadline::after(timeout);
-            joining::at(self.rank, self.world, listening, &root, &secret, deadline)
-        })
-    }
-
-    /// A rank as the launcher of this process made it, joined with the others; see
-    /// [`mod@launcher`] for what is read. A file as meeting place needs a secret
-    /// unless all ranks are on one machine.
-    ///
-    /// # Errors
-    /// As [`TcpBootstrap::initialize_at`]; [`BootstrapError::NoLauncher`] and
-    /// [`BootstrapError::NoRoot`] when the environment does not tell.
-    pub fn from_launcher(timeout: Duration) -> Result<Self, BootstrapError> {
-        let info = launcher::detect()?.ok_or(BootstrapError::NoLauncher)?;
-        let root = root_in(&environment, info.launcher)?;
-        let this = Self::new(info.rank, info.world)?;
-        let one_machine = info.local_size == Some(info.world);
-        this.once(None, |listening| {
-            let deadline = Deadline::after(timeout);
-            let secret = |address| this.secret_at(address);
-            joining::through(
-                (this.rank, this.world),
-                listening,
-                &root,
-                one_machine,
-                &secret,
-                deadline,
-            )
-        })?;
-        Ok(this)
-    }
-
-    fn secret_at(&self, address: SocketAddr) -> Result<Secret, BootstrapError> {
-        if let Some(secret) = &self.secret {
-            return Ok(secret.clone());
-        }
-        if let Some(secret) = Secret::from_environment()? {
-            return Ok(secret);
-        }
-        if !address.ip().is_loopback() {
-            if !self.open {
-                return Err(BootstrapError::SecretRequired { address });
-            }
-            tracing::warn!(%address, "joining without a secret: whoever reaches the port can join");
-        }
-        Secret::new(*b"no secret was given")
-    }
-
-    /// Runs a join, once in the life of the object.
-    fn once(
+    fn enter(
         &self,
-        id: Option<&UniqueId>,
-        join: impl FnOnce(Option<Box<Listening>>) -> Result<Joined, BootstrapError>,
+        timeout: Duration,
+        one_machine: bool,
+        meeting: impl FnOnce(Option<(UniqueId, TcpListener)>) -> Meeting,
     ) -> Result<(), BootstrapError> {
-        let listening = {
+        let deadline = Deadline::after(timeout);
+        let kept = {
             let mut phase = self.phase();
-            match std::mem::replace(&mut *phase, Phase::Joining) {
-                Phase::New => None,
-                Phase::Listening(listening, own) => {
-                    // Another rank's id, or an address: our own listener goes.
-                    (self.rank == 0 && id.is_some_and(|id| id.same_as(&own))).then_some(listening)
+            match &mut *phase {
+                Phase::New(kept) => {
+                    let kept = kept.take();
+                    *phase = Phase::Joining;
+                    kept
                 }
-                other => {
-                    let error = self.not_new(&other);
-                    *phase = other;
-                    return Err(error);
-                }
+                _ => return Err(self.not_new(&phase)),
             }
         };
-        let outcome = join(listening).and_then(|joined| {
-            let timeout = joined.left();
-            self.joined.get_or_init(|| joined);
-            // Makes the connections to the neighbours in the tree.
-            collectives::barrier(self, timeout)
-        });
+        let join = Join {
+            meeting: meeting(kept),
+            options: self.options.clone(),
+            one_machine,
+            deadline,
+        };
+        let outcome = self.join(join);
         *self.phase() = match &outcome {
             Ok(()) => Phase::Joined,
             Err(error) => Phase::Failed(error.to_string()),
@@ -280,24 +262,71 @@ impl TcpBootstrap {
         outcome
     }
 
-    fn joined(&self) -> Result<&Joined, BootstrapError> {
-        self.joined.get().ok_or(BootstrapError::NotInitialized { rank: self.rank })
+    fn join(&self, join: Join) -> Result<(), BootstrapError> {
+        let deadline = join.deadline;
+        let place: Arc<OnceLock<Arc<Node>>> = Arc::default();
+        let at_end = Arc::clone(&place);
+        let background = Background::start("mscclpp-bootstrap", move || async move {
+            if let Some(node) = at_end.get() {
+                node.leave().await;
+            }
+        })?;
+        let timeout = self.options.timeout.unwrap_or_else(default_timeout);
+        let runtime = background.handle().clone();
+        let node = Node::new(
+            self.rank,
+            self.world,
+            timeout,
+            Arc::clone(&self.failures),
+            runtime,
+        );
+        let places = self.run(&background, deadline, join::join(Arc::clone(&node), join))?;
+        // From here on the end of this object is a goodbye. A rank that fails
+        // earlier breaks off, so that the others do not wait for it.
+        join::share_places(&node, &places, deadline)?;
+        let _ = place.set(Arc::clone(&node));
+        let inside = Inside {
+            joined: Joined(node),
+            _background: background,
+        };
+        // Empty until now: an object joins once.
+        let _ = self.joined.set(inside);
+        Ok(())
     }
 
-    /// Where another rank listens.
-    ///
-    /// # Errors
-    /// When this rank has not joined or the other does not exist.
-    pub fn address_of(&self, rank: usize) -> Result<SocketAddr, BootstrapError> {
-        let peers = &self.joined()?.peers;
-        if rank >= self.world {
-            return Err(BootstrapError::RankOutOfRange {
-                what: "rank",
-                rank,
-                world: self.world,
-            });
+    /// Runs `task` on the background thread and waits for it.
+    fn run<T: Send + 'static>(
+        &self,
+        background: &Background,
+        deadline: Deadline,
+        task: impl Future<Output = Result<T, BootstrapError>> + Send + 'static,
+    ) -> Result<T, BootstrapError> {
+        let (done, outcome) = mpsc::sync_channel(1);
+        background.handle().spawn(async move {
+            // The caller may have given up.
+            drop(done.send(task.await));
+        });
+        outcome
+            .recv_timeout(deadline.remaining() + GRACE)
+            .unwrap_or_else(|_| {
+                Err(BootstrapError::Timeout {
+                    rank: self.rank,
+                    operation: "joining".into(),
+                    waiting_for: Vec::new(),
+                    waited: deadline.budget(),
+                    hint: "the background thread did not answer; is the machine overloaded?".into(),
+                })
+            })
+    }
+
+    fn inside(&self) -> Result<&Joined, BootstrapError> {
+        match self.joined.get() {
+            Some(inside) => Ok(&inside.joined),
+            None => Err(match &*self.phase() {
+                failed @ Phase::Failed(_) => self.not_new(failed),
+                _ => BootstrapError::NotInitialized { rank: self.rank },
+            }),
         }
-        Ok(peers.address(rank))
     }
 }
 
@@ -317,35 +346,40 @@ impl Bootstrap for TcpBootstrap {
         data: &[u8],
         deadline: Deadline,
     ) -> Result<(), BootstrapError> {
-        self.joined()?.peers.send(peer, tag, data, deadline)
+        self.inside()?.send(peer, tag, data, deadline)
     }
 
     fn recv(&self, peer: usize, tag: Tag, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
-        self.joined()?.peers.recv(peer, tag, deadline, || None)
+        self.inside()?.recv(peer, tag, deadline)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.options.timeout.unwrap_or_else(default_timeout)
+    }
+
+    /// Known from joining; not collective.
+    fn ranks_per_node(&self) -> Result<usize, BootstrapError> {
+        self.inside()?.ranks_per_node()
     }
 
     fn local_ip(&self) -> Option<IpAddr> {
-        let joined = self.joined.get()?;
-        Some(joined.peers.address(self.rank).ip())
+        self.inside().ok()?.local_ip()
     }
 
     fn job_key(&self) -> Option<JobKey> {
-        self.joined.get().map(|joined| joined.job_key.clone())
+        self.inside().ok()?.job_key()
     }
 
     fn observe_failures(&self, observer: Weak<dyn FailureObserver>) {
-        match self.joined.get() {
-            Some(joined) => joined.peers.observe(observer),
-            None => tracing::warn!(rank = self.rank, "failures are observed after joining only"),
-        }
+        self.failures.observe(observer);
     }
 
     fn known_failure(&self) -> Option<PeerFailure> {
-        self.joined.get()?.peers.failures.first_death(None)
+        self.failures.first_death(None)
     }
 
     fn failure_of(&self, rank: usize) -> Option<PeerFailure> {
-        self.joined.get()?.peers.failures.of(rank)
+        self.failures.of(rank)
     }
 
     fn recv_in_collective(
@@ -355,31 +389,21 @@ impl Bootstrap for TcpBootstrap {
         members: Option<&[usize]>,
         deadline: Deadline,
     ) -> Result<Vec<u8>, BootstrapError> {
-        let peers = &self.joined()?.peers;
-        peers.recv(peer, tag, deadline, || peers.failures.first_death(members))
+        self.inside()?
+            .recv_in_collective(peer, tag, members, deadline)
     }
 
     fn turns(&self) -> Option<&Turns> {
-        Some(&self.turns)
+        self.inside().ok()?.turns()
     }
 }
 
 impl fmt::Debug for TcpBootstrap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let phase = match &*self.phase() {
-            Phase::New => "new",
-            Phase::Listening(..) => "listening",
-            Phase::Joining => "joining",
-            Phase::Joined => "joined",
-            Phase::Failed(_) => "failed",
-        };
         f.debug_struct("TcpBootstrap")
             .field("rank", &self.rank)
             .field("world", &self.world)
-            .field("phase", &phase)
+            .field("joined", &self.joined.get().is_some())
             .finish_non_exhaustive()
     }
 }
-
-/// What is shared with the tasks of the runtime.
-type SharedPeers = Arc<peers::Peers>;

@@ -98,9 +98,9 @@ impl Default for Outgoing {
 /// What a thread waited for when its time was up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
-    ForConnection,
-    ForRoom,
-    ForWriter,
+    Connection,
+    Room,
+    Writer,
 }
 
 /// How an attempt to queue a message ended.
@@ -127,6 +127,16 @@ impl Outgoing {
         state.link = link;
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// Changes the link if it is as `expected`; returns whether it was.
+    pub(crate) fn change(&self, expected: impl Fn(&Link) -> bool, link: Link) -> bool {
+        let state = self.lock();
+        let was = expected(&state.link);
+        if was {
+            self.set(state, link);
+        }
+        was
     }
 
     /// Keeps a place for a connection that the peer makes; the number is the
@@ -172,6 +182,8 @@ impl Outgoing {
         gone: impl Fn() -> Option<G>,
         connect: impl Fn(),
     ) -> Sent<G> {
+        // Copied before the lock is taken: the message may be large.
+        let mut data = data.to_vec();
         let mut number = None;
         let mut state = self.lock();
         loop {
@@ -182,29 +194,33 @@ impl Outgoing {
                 return Sent::Gone(gone);
             }
             let waiting = match &state.link {
-                _ if number.is_some() => Waiting::ForWriter,
-                Link::Open(_) if state.untaken >= WINDOW => Waiting::ForRoom,
+                _ if number.is_some() => Waiting::Writer,
+                Link::Open(_) if state.untaken >= WINDOW => Waiting::Room,
                 Link::Open(outbox) => {
                     let next = state.queued + 1;
+                    let cost = cost(data.len());
                     let job = Job {
                         tag,
-                        data: data.to_vec(),
+                        data: std::mem::take(&mut data),
                         number: next,
                     };
-                    if outbox.messages.send(job).is_ok() {
-                        number = Some(next);
-                        state.queued = next;
-                        state.untaken = state.untaken.saturating_add(cost(data.len()));
+                    match outbox.messages.send(job) {
+                        Ok(()) => {
+                            number = Some(next);
+                            state.queued = next;
+                            state.untaken = state.untaken.saturating_add(cost);
+                        }
+                        // The connection has ended; that is about to be recorded.
+                        Err(returned) => data = returned.0.data,
                     }
-                    // A closed outbox means that the peer's end is being recorded.
-                    Waiting::ForWriter
+                    Waiting::Writer
                 }
                 Link::Idle => {
                     state.link = Link::Connecting;
                     connect();
-                    Waiting::ForConnection
+                    Waiting::Connection
                 }
-                _ => Waiting::ForConnection,
+                _ => Waiting::Connection,
             };
             if deadline.expired() {
                 return Sent::Expired(waiting, state.trouble.clone());
@@ -237,11 +253,11 @@ mod tests {
         outgoing.set(outgoing.lock(), Link::Open(Outbox { urgent, messages }));
         outgoing.lock().untaken = WINDOW;
         let sent = outgoing.send(Tag::user(0), b"x", soon(), || None::<()>, || {});
-        assert!(matches!(sent, Sent::Expired(Waiting::ForRoom, None)));
+        assert!(matches!(sent, Sent::Expired(Waiting::Room, None)));
         assert!(jobs.try_recv().is_err());
         outgoing.credit(1);
         let sent = outgoing.send(Tag::user(0), b"x", soon(), || None::<()>, || {});
-        assert!(matches!(sent, Sent::Expired(Waiting::ForWriter, None)));
+        assert!(matches!(sent, Sent::Expired(Waiting::Writer, None)));
         assert_eq!(jobs.try_recv().unwrap().number, 1);
     }
 
@@ -265,7 +281,7 @@ mod tests {
         for _ in 0..2 {
             let connect = || asked.set(asked.get() + 1);
             let sent = outgoing.send(Tag::user(0), b"x", soon(), || None::<()>, connect);
-            assert!(matches!(sent, Sent::Expired(Waiting::ForConnection, None)));
+            assert!(matches!(sent, Sent::Expired(Waiting::Connection, None)));
         }
         assert_eq!(asked.get(), 1);
     }

@@ -130,8 +130,8 @@ class Relax {
   }
 
  private:
-  static constexpr uint32_t spins = 64;
-  static constexpr uint32_t yields = 192;
+  static constexpr uint32_t spins = 16;
+  static constexpr uint32_t yields = 1000;
   static constexpr long longestNapNs = 1000000;
 
   uint32_t turns_ = 0;

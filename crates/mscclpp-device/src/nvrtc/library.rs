@@ -223,8 +223,13 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
 
 fn open(path: &Path) -> Result<Library, String> {
     // SAFETY: NVRTC's initialisers have no preconditions.
-    unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
-        .map_err(|error| format!("{}: {error}", path.display()))
+    unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| {
+        match std::error::Error::source(&error) {
+            // The loader's own words.
+            Some(reason) => reason.to_string(),
+            None => format!("{}: {error}", path.display()),
+        }
+    })
 }
 
 /// NVRTC looks for its built-ins by name when it first compiles; an installation outside of the

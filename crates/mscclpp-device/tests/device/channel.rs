@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mscclpp_device::abi::{PortChannelDeviceHandle, Status, Transfer, Trigger};
 use mscclpp_device::executor::memory::{Access, Order, Scope};
-use mscclpp_device::executor::{LaunchDims, Trace, Weak};
+use mscclpp_device::executor::{LaunchDims, Trace};
 
 use crate::support::{Cells, DEADLINE, Kernels, Outcome, TestChannel, equal};
 
@@ -25,14 +25,6 @@ struct Flush {
     rounds: u64,
     budget: i64,
     status: u64,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Doorbell {
-    payload: u64,
-    doorbell: u64,
-    fence: u64,
 }
 
 const ONE: LaunchDims = LaunchDims { grid: 1, block: 1 };
@@ -302,6 +294,53 @@ fn a_flush_ends_by_a_sticky_error_or_its_budget() {
     a_flush_is_released(&Kernels::of("channel")).unwrap();
 }
 
+/// A channel's wait ends by a signal, its budget, its connection's error or its proxy's end.
+pub(crate) fn a_wait_is_released(kernels: &Kernels) -> Outcome {
+    type Prepare = fn(&TestChannel);
+    let cases: [(Prepare, i64, Status); 4] = [
+        (|channel| channel.inbound.set(0, 1), -1, Status::Ok),
+        (|_| {}, 20, Status::Timeout),
+        (
+            |channel| channel.status.fail(Status::PeerDown),
+            -1,
+            Status::PeerDown,
+        ),
+        (
+            |channel| channel.fifo.status.fail(Status::Aborted),
+            -1,
+            Status::Aborted,
+        ),
+    ];
+    for (prepare, budget, expected) in cases {
+        let channel = TestChannel::new(4);
+        prepare(&channel);
+        let status = Cells::new(1);
+        let args = Flush {
+            channel: channel.handle(),
+            rounds: 0,
+            budget,
+            status: status.address(),
+        };
+        let running = kernels
+            .direct("channel_wait")
+            .launch(ONE, args)
+            .map_err(|error| error.to_string())?;
+        if let Err(stuck) = running.join(Duration::from_secs(5)) {
+            channel.inbound.set(0, 1);
+            return Err(stuck.to_string());
+        }
+        equal("status", status.get(0), expected as u64)?;
+        let consumed = u64::from(expected == Status::Ok);
+        equal("consumed", channel.expected.get(0), consumed)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_wait_of_a_channel_ends_by_signal_budget_peer_or_proxy() {
+    a_wait_is_released(&Kernels::of("channel")).unwrap();
+}
+
 #[test]
 fn a_flush_that_completed_wins_over_the_status() {
     let channel = TestChannel::new(16);
@@ -370,77 +409,4 @@ fn several_threads_flush_one_channel_at_once() {
     ran.unwrap();
     assert_eq!(status.all(), vec![0; THREADS as usize]);
     assert_eq!(seen.len() as u64, ROUNDS * u64::from(THREADS));
-}
-
-/// In how many of many runs a doorbell is in the register before its payload is in memory.
-fn doorbell_overtakes(fence: bool) -> usize {
-    let runs = (0..200).filter(|seed| {
-        let (payload, register) = (Cells::new(1), Cells::new(1));
-        let early = Cells::new(1);
-        let gpu = Weak::observed(*seed, move |write| {
-            if write.mmio {
-                early.set(0, u64::from(payload.get(0) == 0));
-            }
-        });
-        let args = Doorbell {
-            payload: payload.address(),
-            doorbell: register.address(),
-            fence: fence.into(),
-        };
-        let kernel = Kernels::of("channel").modelled("doorbell");
-        kernel
-            .launch_modelled(ONE, args, gpu)
-            .unwrap()
-            .join(DEADLINE)
-            .unwrap();
-        assert_eq!((payload.get(0), register.get(0)), (7, 9));
-        early.get(0) == 1
-    });
-    runs.count()
-}
-
-#[test]
-fn on_weak_memory_a_doorbell_overtakes_stores_unless_fenced() {
-    assert!(doorbell_overtakes(false) > 0);
-    assert_eq!(doorbell_overtakes(true), 0);
-}
-
-#[test]
-fn a_trace_shows_fence_and_doorbell_in_order() {
-    let (payload, register) = (Cells::new(1), Cells::new(1));
-    let trace = Trace::new();
-    let args = Doorbell {
-        payload: payload.address(),
-        doorbell: register.address(),
-        fence: 1,
-    };
-    let kernel = Kernels::of("channel").modelled("doorbell");
-    kernel
-        .launch_modelled(ONE, args, &trace)
-        .unwrap()
-        .join(DEADLINE)
-        .unwrap();
-    let accesses: Vec<_> = trace
-        .events()
-        .into_iter()
-        .map(|event| event.access)
-        .collect();
-    let expected = [
-        Access::Store {
-            address: payload.address() as usize,
-            bytes: 8,
-            value: 7,
-            order: Order::Relaxed,
-            scope: Scope::System,
-        },
-        Access::Fence {
-            order: Order::SeqCst,
-            scope: Scope::System,
-        },
-        Access::StoreMmio {
-            address: register.address() as usize,
-            value: 9,
-        },
-    ];
-    assert_eq!(accesses, expected);
 }

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use mscclpp_device::abi::Status;
-use mscclpp_device::executor::{LaunchDims, Weak};
+use mscclpp_device::executor::memory::{Access, Order, Scope};
+use mscclpp_device::executor::{LaunchDims, Trace, Weak};
 
 use crate::support::{Cells, DEADLINE, Kernels, Outcome, equal};
 
@@ -70,7 +71,7 @@ fn all_threads_of_all_blocks_meet_in_each_round() {
 /// On weak memory: what any thread stored before the barrier is seen by all behind it.
 pub(crate) fn weak_rounds(kernels: &Kernels) -> Outcome {
     let dims = LaunchDims { grid: 2, block: 2 };
-    for seed in 0..15 {
+    for seed in 0..40 {
         rounds(kernels, dims, 8, Some(Weak::new(seed)))
             .map_err(|fault| format!("seed {seed}: {fault}"))?;
     }
@@ -80,6 +81,54 @@ pub(crate) fn weak_rounds(kernels: &Kernels) -> Outcome {
 #[test]
 fn on_weak_memory_the_barrier_publishes_what_each_thread_stored() {
     weak_rounds(&Kernels::of("grid")).unwrap();
+}
+
+/// The trace of one round: each block arrives by one release, and looks by acquires, at the grid's
+/// scope.
+pub(crate) fn traced_round(kernels: &Kernels) -> Outcome {
+    let syncer = Cells::new(2);
+    let args = Sync {
+        syncer: syncer.address(),
+        slots: Cells::new(2).address(),
+        rounds: 1,
+        budget: 3000,
+        blocks: 2,
+        wrong: Cells::new(2).address(),
+        status: Cells::new(2).address(),
+    };
+    let trace = Trace::new();
+    kernels
+        .modelled("grid_sync")
+        .launch_modelled(LaunchDims { grid: 2, block: 1 }, args, &trace)
+        .and_then(|running| running.join(DEADLINE))
+        .map_err(|error| error.to_string())?;
+    // A kernel's round meets twice. The last of the four words is the index, not a counter.
+    let counters = syncer.address() as usize..syncer.address() as usize + 12;
+    let mut arrivals = Vec::new();
+    for event in trace.events() {
+        match event.access {
+            Access::FetchAdd { order, scope, .. } => arrivals.push((order, scope)),
+            Access::Load {
+                address,
+                order,
+                scope,
+                ..
+            } if counters.contains(&address) => {
+                equal("look", (order, scope), (Order::Acquire, Scope::Device))?;
+            }
+            _ => {}
+        }
+    }
+    equal(
+        "arrivals",
+        arrivals,
+        vec![(Order::Release, Scope::Device); 4],
+    )
+}
+
+#[test]
+fn a_block_arrives_by_a_release_and_leaves_by_an_acquire() {
+    traced_round(&Kernels::of("grid")).unwrap();
 }
 
 /// A block that never comes: all threads of the others get Timeout, not only the one that waits.

@@ -7,6 +7,7 @@
 //! of the headers with one line spoilt, where it must find fault.
 
 mod channel;
+mod doorbell;
 mod executor;
 mod fifo;
 mod grid;

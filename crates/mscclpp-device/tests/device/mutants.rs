@@ -156,6 +156,10 @@ mutants! {
         "waitUntil(flushed, semaphore_.status, fifo_.status, maxSpinCount)"
         => "waitUntil(flushed, semaphore_.status, nullptr, maxSpinCount)",
         "channel", channel::a_flush_is_released;
+    wait_blind_to_its_proxy: "port_channel_device.hpp",
+        "waitUntil([&] { return semaphore_.poll(); }, semaphore_.status, fifo_.status, maxSpinCount)"
+        => "waitUntil([&] { return semaphore_.poll(); }, semaphore_.status, nullptr, maxSpinCount)",
+        "channel", channel::a_wait_is_released;
     values_cut_off: "trigger.hpp",
         "if (tooLarge != 0) return trigger;" => "(void)tooLarge;",
         "channel", channel::too_large_is_refused;
@@ -190,6 +194,14 @@ mutants! {
         "atomicFetchAdd<unsigned int, scopeDevice>(count, 1U, memoryOrderRelease);"
         => "atomicFetchAdd<unsigned int, scopeBlock>(count, 1U, memoryOrderRelease);",
         "grid", grid::weak_rounds;
+    barrier_releases_to_its_block_only_in_the_trace: "concurrency_device.hpp",
+        "atomicFetchAdd<unsigned int, scopeDevice>(count, 1U, memoryOrderRelease);"
+        => "atomicFetchAdd<unsigned int, scopeBlock>(count, 1U, memoryOrderRelease);",
+        "grid", grid::traced_round;
+    barrier_does_not_acquire: "concurrency_device.hpp",
+        "atomicLoad<unsigned int, scopeDevice>(count, memoryOrderAcquire) == all"
+        => "atomicLoad<unsigned int, scopeDevice>(count, memoryOrderRelaxed) == all",
+        "grid", grid::traced_round;
     barrier_counter_not_reset: "concurrency_device.hpp",
         "atomicStore<unsigned int, scopeDevice>(&count_[(now + 1) % NumCounters], 0U, memoryOrderRelaxed);" => ";",
         "grid", grid::weak_rounds;

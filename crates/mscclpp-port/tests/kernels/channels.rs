@@ -301,25 +301,31 @@ fn ping_pong_goes_back_and_forth() {
     for (bytes, flush, iterations) in [(4, 0, 2000), (4, 1, 1000), (4096, 0, 500), (1 << 20, 0, 30)]
     {
         let words = [Words::new(1), Words::new(1)];
-        let play = |end: &crate::pair::End, rank: u64| {
+        let times = [Words::new(iterations), Words::new(iterations)];
+        let play = |end: &crate::pair::End, rank: usize| {
             let args = PingPongArgs {
                 channel: end.handle(),
                 bytes,
                 iterations,
-                rank,
+                rank: rank as u64,
                 flush,
-                status: words[rank as usize].address(),
+                status: words[rank].address(),
+                times: times[rank].address(),
             };
             kernel("port_ping_pong").launch(threads(1), args).unwrap()
         };
-        let begin = Instant::now();
         let (first, second) = (play(&a, 0), play(&b, 1));
         first.join(PATIENCE).unwrap();
         second.join(PATIENCE).unwrap();
-        let trip = begin.elapsed().as_secs_f64() * 1e6 / iterations as f64;
-        println!("ping-pong of {bytes} bytes, flush {flush}: {trip:.1} us a round trip");
         for words in words {
             assert_eq!(words.statuses(), [Some(Status::Ok)]);
         }
+        let mut times = times[0].all();
+        times.sort_unstable();
+        let [p10, median, p90] = [10, 50, 90].map(|p| times[times.len() * p / 100] as f64 / 1e3);
+        println!(
+            "ping-pong of {bytes} bytes, flush {flush}: {median:.1} us a round trip \
+             (p10 {p10:.1}, p90 {p90:.1})"
+        );
     }
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Kernels of this crate's own tests.
+#include <time.h>
+
 #include <mscclpp/kernel.hpp>
 #include <mscclpp/port_channel_device.hpp>
 
@@ -27,6 +29,36 @@ MSCCLPP_KERNEL(port_push, PushArgs) {
   }
   args.pushed[threadIdx.x] = pushed;
   args.status[threadIdx.x] = static_cast<uint64_t>(status);
+}
+
+static uint64_t nanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+struct SyncArgs {
+  mscclpp::FifoDeviceHandle fifo;
+  uint64_t count;
+  // Sleep before each push.
+  uint64_t pause;
+  // Nanoseconds from each push until its trigger was executed.
+  uint64_t* times;
+};
+
+MSCCLPP_KERNEL(port_push_and_sync, SyncArgs) {
+  mscclpp::FifoDeviceHandle fifo = args.fifo;
+  for (uint64_t i = 0; i < args.count; ++i) {
+    timespec pause{0, static_cast<long>(args.pause)};
+    if (args.pause != 0) nanosleep(&pause, nullptr);
+    mscclpp::ProxyTrigger trigger;
+    trigger.fst = i;
+    trigger.snd = i;
+    const uint64_t begin = nanoseconds();
+    const uint64_t position = fifo.push(trigger);
+    if (fifo.sync(position) != mscclpp::Status::Ok) return;
+    args.times[i] = nanoseconds() - begin;
+  }
 }
 
 // What a thread of port_call does.
@@ -79,16 +111,20 @@ struct PingPongArgs {
   uint64_t rank;
   uint64_t flush;
   uint64_t* status;
+  // Nanoseconds of each iteration.
+  uint64_t* times;
 };
 
 MSCCLPP_KERNEL(port_ping_pong, PingPongArgs) {
   mscclpp::PortChannelDeviceHandle channel = args.channel;
   mscclpp::Status status = mscclpp::Status::Ok;
   for (uint64_t i = 0; i < args.iterations && status == mscclpp::Status::Ok; ++i) {
+    const uint64_t begin = nanoseconds();
     if (args.rank == 1) status = channel.wait();
     if (status == mscclpp::Status::Ok) status = channel.putWithSignal(0, args.bytes);
     if (status == mscclpp::Status::Ok && args.rank == 0) status = channel.wait();
     if (status == mscclpp::Status::Ok && args.flush != 0) status = channel.flush();
+    args.times[i] = nanoseconds() - begin;
   }
   args.status[0] = static_cast<uint64_t>(status);
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 //! Two ranks in one process, with a channel each way.
 
+use std::sync::Arc;
 use std::thread;
 
-use mscclpp_bootstrap::Deadline;
+use mscclpp_bootstrap::{Bootstrap, Deadline, TcpBootstrap};
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_port::{
     Buffer, Communicator, Connection, Device, EndpointConfig, Error, MemoryId, PortChannel,
@@ -72,16 +73,28 @@ impl End {
     }
 }
 
+/// Two ranks that joined over TCP.
+pub(crate) fn tcp_world() -> Vec<Arc<dyn Bootstrap>> {
+    let ranks = [0, 1].map(|rank| TcpBootstrap::new(rank, 2).unwrap());
+    let id = ranks[0].create_unique_id().unwrap();
+    thread::scope(|scope| {
+        for rank in &ranks {
+            scope.spawn(|| rank.initialize(&id, PATIENCE).unwrap());
+        }
+    });
+    ranks
+        .into_iter()
+        .map(|rank| Arc::new(rank) as Arc<dyn Bootstrap>)
+        .collect()
+}
+
 /// Both ends, over buffers of some bytes.
 pub(crate) fn pair(bytes: u64) -> [End; 2] {
     pair_of(Local::world(2).0, bytes)
 }
 
 /// Both ends over a world of two.
-pub(crate) fn pair_of(
-    world: Vec<std::sync::Arc<dyn mscclpp_bootstrap::Bootstrap>>,
-    bytes: u64,
-) -> [End; 2] {
+pub(crate) fn pair_of(world: Vec<Arc<dyn Bootstrap>>, bytes: u64) -> [End; 2] {
     let communicators = world
         .into_iter()
         .map(|rank| Communicator::new(rank).unwrap());

@@ -95,6 +95,15 @@ pub(crate) struct PushArgs {
 }
 
 #[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct SyncArgs {
+    pub(crate) fifo: FifoDeviceHandle,
+    pub(crate) count: u64,
+    pub(crate) pause: u64,
+    pub(crate) times: u64,
+}
+
+#[derive(Clone, Copy)]
 #[repr(u64)]
 pub(crate) enum Call {
     PutWithSignal,
@@ -125,6 +134,7 @@ pub(crate) struct PingPongArgs {
     pub(crate) rank: u64,
     pub(crate) flush: u64,
     pub(crate) status: u64,
+    pub(crate) times: u64,
 }
 
 /// Threads in one block.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mscclpp_port::{Error, Status};
 
-use crate::pair::{End, pair, soon};
+use crate::pair::{End, pair_of, soon, tcp_world};
 use crate::support::{Call, call};
 
 /// What one rank owns, piece by piece.
@@ -41,7 +41,7 @@ fn pieces(end: End) -> [Option<Box<dyn Any>>; 8] {
 
 /// Drops one rank's things in an order while the other rank's host and kernel post to it.
 fn drop_in_order(order: &[usize]) {
-    let [victim, peer] = pair(1 << 16);
+    let [victim, peer] = pair_of(tcp_world(), 1 << 16);
     // A connection that never came about would be tried until the deadline of connecting.
     peer.connection.wait_connected(soon()).unwrap();
     let kernel = call(peer.handle(), Call::PutForever, (0, 4096), 1);

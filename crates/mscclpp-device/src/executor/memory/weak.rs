@@ -171,18 +171,22 @@ pub(crate) struct WeakThread {
 
 struct Own {
     random: Random,
+    /// How seldom this thread moves stores on: once in so many steps for each place.
+    pace: usize,
     stores: Vec<Store>,
 }
 
 impl WeakThread {
     pub(crate) fn new(gpu: Weak, launch: u64, id: ThreadId) -> Self {
         let place = u64::from(id.block) << 32 | u64::from(id.thread);
-        let random = Random::new(gpu.shared.seed ^ Random::new(launch << 48 ^ place).next());
+        let mut random = Random::new(gpu.shared.seed ^ Random::new(launch << 48 ^ place).next());
+        let pace = [4, 16, 64][random.below(3)];
         Self {
             gpu,
             block: (launch, id.block),
             own: RefCell::new(Own {
                 random,
+                pace,
                 stores: Vec::new(),
             }),
         }
@@ -254,7 +258,7 @@ impl WeakThread {
     pub(crate) fn fence(&self, scope: Scope) {
         let mut places = self.gpu.lock();
         let mut own = self.own.borrow_mut();
-        let Own { random, stores } = &mut *own;
+        let Own { random, stores, .. } = &mut *own;
         let Places { blocks, gpu } = &mut *places;
         let block = blocks.entry(self.block).or_default();
         block.append(stores);
@@ -283,20 +287,24 @@ impl WeakThread {
     fn step(&self) {
         let mut places = self.gpu.lock();
         let mut own = self.own.borrow_mut();
-        let Own { random, stores } = &mut *own;
+        let Own {
+            random,
+            pace,
+            stores,
+        } = &mut *own;
         let Places { blocks, gpu } = &mut *places;
-        let draw = random.below(8);
-        if draw < 2 || stores.len() > CAPACITY {
+        let draw = random.below(*pace);
+        if draw == 0 || stores.len() > CAPACITY {
             if let Some(store) = take_any(stores, random) {
                 blocks.entry(self.block).or_default().push(store);
             }
-        } else if draw < 4 {
+        } else if draw == 1 {
             let mut waiting: Vec<_> = blocks.values_mut().filter(|b| !b.is_empty()).collect();
             if !waiting.is_empty() {
                 let chosen = random.below(waiting.len());
                 gpu.extend(take_any(waiting[chosen], random));
             }
-        } else if (draw < 6 || gpu.len() > CAPACITY)
+        } else if (draw == 2 || gpu.len() > CAPACITY)
             && let Some(store) = take_any(gpu, random)
         {
             self.gpu.write(store);

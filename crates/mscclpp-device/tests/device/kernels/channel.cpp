@@ -69,6 +69,11 @@ MSCCLPP_KERNEL(channel_flush, FlushArgs) {
   args.status[threadIdx.x] = static_cast<uint64_t>(status);
 }
 
+// Each thread waits for a signal of the peer; FlushArgs without the rounds.
+MSCCLPP_KERNEL(channel_wait, FlushArgs) {
+  args.status[threadIdx.x] = static_cast<uint64_t>(args.channel.wait(args.budget));
+}
+
 // What a kernel finds in the handles that Rust made.
 struct FieldsArgs {
   PortChannelDeviceHandle channel;

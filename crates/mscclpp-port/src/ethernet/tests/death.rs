@@ -140,7 +140,11 @@ fn raw_memory_can_be_taken_back_at_any_moment() {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             // Sends what is posted, as long as the connection lives.
-            scope.spawn(|| while !done.load(SeqCst) && transport.kick().is_ok() {});
+            scope.spawn(|| {
+                while !done.load(SeqCst) && transport.kick().is_ok() {
+                    std::thread::yield_now();
+                }
+            });
             for _ in 0..200 {
                 transport.write(remote, 0, &raw, 0, 64).unwrap();
             }

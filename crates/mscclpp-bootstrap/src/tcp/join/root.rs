@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: MIT
+//! Rank 0's part of joining.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
+
+use super::book::Book;
+use super::locate::Stand;
+use super::wire::{self, Answer, Trouble, Visit};
+use super::{Join, Listening, Meeting, local_ip, meeting_key, nonce};
+use crate::link::{Admission, Claims, Refusal, Registry, Service, serve};
+use crate::tcp::node::{Node, Place};
+use crate::{BootstrapError, Deadline, socket};
+
+/// How often waiting ranks are told who is missing, so that their own timeouts
+/// can name them.
+const NEWS_EVERY: Duration = Duration::from_millis(250);
+/// How long the last words to the ranks may take when joining failed.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+/// How long, after a failure, those who come late are told of it; ranks are
+/// started at about the same time.
+const LATECOMERS: Duration = Duration::from_secs(1);
+/// How long they may take when all is well.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Descriptors that rank 0 keeps free for everything but waiting ranks.
+const SPARE_DESCRIPTORS: u64 = 512;
+
+pub(super) async fn host(node: &Arc<Node>, mut join: Join) -> Result<Vec<Place>, BootstrapError> {
+    let stand = match &mut join.meeting {
+        Meeting::Id(id, listener) => match listener.take() {
+            Some(listener) => Stand {
+                listener,
+                address: id.address(),
+                notice: None,
+            },
+            None => Stand::listen(id.address(), join.deadline).await?,
+        },
+        Meeting::At(root) => {
+            let root = root.clone();
+            Stand::open(&join, &root).await?
+        }
+    };
+    let secret = join.secret_at(stand.address)?;
+    let ip = match &join.meeting {
+        Meeting::Id(..) => stand.address.ip(),
+        Meeting::At(root) => local_ip(&join.options, root, stand.address.ip())?,
+    };
+    raise_descriptor_limit(node.world);
+    let listening = Listening::start(node, ip)?;
+    let nonce = nonce()?;
+    listening.admit(node, &secret, &nonce);
+
+    let registry = Arc::new(Registry::default());
+    let (id, key) = meeting_key(&secret);
+    let (arrivals, arrived) = unbounded_channel();
+    registry.register(id, key, Arc::new(Door(arrivals)));
+    let listener = TcpListener::from_std(stand.listener)
+        .map_err(|e| BootstrapError::io(format!("listening at {}", stand.address), e))?;
+    let server = node.runtime.spawn(serve(listener, Arc::clone(&registry)));
+
+    let (events, said) = unbounded_channel();
+    let mut gathering = Gathering {
+        book: Book::new(node.world, listening.place),
+        nonce,
+        deadline: join.deadline,
+        registry,
+        start: Instant::now(),
+        came: 0,
+        seats: HashMap::new(),
+        tasks: JoinSet::new(),
+        events,
+    };
+    let outcome = gathering.run(arrived, said).await;
+    // The port is free again when this returns.
+    server.abort();
+    let _ = server.await;
+    drop(stand.notice);
+    outcome?;
+    Ok(gathering.book.places())
+}
+
+/// Rank 0 holds a connection to every rank for a moment.
+fn raise_descriptor_limit(world: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let need = world as u64 + SPARE_DESCRIPTORS;
+    if limit.current.is_none_or(|current| current >= need) {
+        return;
+    }
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, need, "the limit of open files could not be raised; try ulimit -n");
+    }
+}
+
+/// Takes everybody who has proven to know the secret.
+struct Door(UnboundedSender<TcpStream>);
+
+struct Arrival(UnboundedSender<TcpStream>);
+
+impl Service for Door {
+    fn admit(&self, _: Claims, _: SocketAddr) -> Result<Box<dyn Admission>, Refusal> {
+        // What does not fit is answered with a reason when it checks in.
+        Ok(Box::new(Arrival(self.0.clone())))
+    }
+}
+
+impl Admission for Arrival {
+    fn deliver(self: Box<Self>, stream: TcpStream) {
+        // After the meeting nobody takes arrivals; the stream closes.
+        drop(self.0.send(stream));
+    }
+}
+
+enum Event {
+    Said(Visit),
+    Lost(String),
+}
+
+/// One rank that has come, or somebody who will turn out to be one.
+struct Seat {
+    rank: Option<u32>,
+    answers: UnboundedSender<Answer>,
+}
+
+struct Gathering {
+    book: Book,
+    nonce: [u8; 32],
+    deadline: Deadline,
+    registry: Arc<Registry>,
+    start: Instant,
+    /// How many have come; also their numbers.
+    came: u64,
+    seats: HashMap<u64, Seat>,
+    tasks: JoinSet<()>,
+    events: UnboundedSender<(u64, Event)>,
+}
+
+impl Gathering {
+    async fn run(
+        &mut self,
+        mut arrived: UnboundedReceiver<TcpStream>,
+        said: UnboundedReceiver<(u64, Event)>,
+    ) -> Result<(), BootstrapError> {
+        let outcome = self.gather(&mut arrived, said).await;
+        let (last, time) = match &outcome {
+            Ok(()) => (Answer::Go, FAREWELL),
+            Err(trouble) => (Answer::Failed(trouble.clone()), LAST_WORDS),
+        };
+        self.dismiss(&last);
+        if matches!(&outcome, Err(trouble) if !matches!(trouble, Trouble::Missing { .. })) {
+            self.tell_latecomers(&mut arrived, &last).await;
+        }
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(time, all).await;
+        outcome.map_err(|trouble| self.error(trouble))
+    }
+
+    /// Gives every seat its last answer.
+    fn dismiss(&mut self, last: &Answer) {
+        for (_, seat) in self.seats.drain() {
+            // A rank that is gone needs no answer.
+            let _ = seat.answers.send(last.clone());
+        }
+    }
+
+    async fn tell_latecomers(&mut self, arrived: &mut UnboundedReceiver<TcpStream>, last: &Answer) {
+        let limit = self.deadline.at_most(LATECOMERS).at();
+        let limit = tokio::time::Instant::from_std(limit);
+        while self.came + 1 < self.book.world() as u64 {
+            match tokio::time::timeout_at(limit, arrived.recv()).await {
+                Ok(Some(stream)) => self.seat(stream),
+                _ => return,
+            }
+            self.dismiss(last);
+        }
+    }
+
+    fn error(&self, trouble: Trouble) -> BootstrapError {
+        let mut error = trouble.into_error(0);
+        if let BootstrapError::Timeout { hint, .. } = &mut error {
+            let failed = self.registry.unproven();
+            if failed > 0 {
+                *hint = format!(
+                    "{failed} connections failed their proof; do all ranks have the same secret?"
+                );
+            }
+        }
+        error
+    }
+
+    async fn gather(
+        &mut self,
+        arrived: &mut UnboundedReceiver<TcpStream>,
+        mut said: UnboundedReceiver<(u64, Event)>,
+    ) -> Result<(), Trouble> {
+        let limit = tokio::time::Instant::from_std(self.deadline.at());
+        let mut news = tokio::time::interval(NEWS_EVERY);
+        let mut told = Vec::new();
+        while !self.book.all_ready() {
+            tokio::select! {
+                () = tokio::time::sleep_until(limit) => {
+                    return Err(Trouble::Missing {
+                        ranks: self.book.missing(),
+                        waited: self.deadline.budget(),
+                    });
+                }
+                Some(stream) = arrived.recv() => self.seat(stream),
+                Some((number, event)) = said.recv() => self.hear(number, event)?,
+                _ = news.tick() => {
+                    let missing = self.book.missing();
+                    if told != missing {
+                        self.tell_all(&Answer::Missing(missing.clone()));
+                        told = missing;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn seat(&mut self, stream: TcpStream) {
+        let number = self.came;
+        self.came += 1;
+        let (answers, outbox) = unbounded_channel();
+        let events = self.events.clone();
+        self.tasks.spawn(attend(number, stream, events, outbox));
+        let seat = Seat {
+            rank: None,
+            answers,
+        };
+        self.seats.insert(number, seat);
+    }
+
+    fn tell_all(&self, answer: &Answer) {
+        for seat in self.seats.values().filter(|seat| seat.rank.is_some()) {
+            // A rank that is gone is noticed by its connection.
+            let _ = seat.answers.send(answer.clone());
+        }
+    }
+
+    fn hear(&mut self, number: u64, event: Event) -> Result<(), Trouble> {
+        let Some(seat) = self.seats.get_mut(&number) else {
+            return Ok(());
+        };
+        match (event, seat.rank) {
+            (Event::Said(Visit::CheckIn { rank, world, place }), None) => {
+                seat.rank = Some(rank);
+                self.book.check_in(rank, world, place)?;
+                let _ = seat.answers.send(Answer::Seated { nonce: self.nonce });
+                let _ = seat.answers.send(Answer::Missing(self.book.missing()));
+                if self.book.complete() {
+                    self.show_parents();
+                }
+            }
+            (Event::Said(Visit::Ready), Some(rank)) => {
+                self.book.ready(rank);
+            }
+            (Event::Said(Visit::Sorry { cause }), Some(rank)) => {
+                return Err(Trouble::Other { rank, cause });
+            }
+            (Event::Said(Visit::GaveUp), Some(_)) => {
+                return Err(Trouble::Missing {
+                    ranks: self.book.missing(),
+                    waited: self.start.elapsed(),
+                });
+            }
+            (Event::Lost(cause), Some(rank)) => {
+                return Err(Trouble::Died {
+                    rank,
+                    cause: format!("its connection to rank 0 broke while joining: {cause}"),
+                });
+            }
+            // Somebody who knows the secret and not the protocol.
+            (Event::Lost(_), None) | (Event::Said(_), None) => {
+                self.seats.remove(&number);
+            }
+            (Event::Said(Visit::CheckIn { .. }), Some(rank)) => {
+                return Err(Trouble::Other {
+                    rank,
+                    cause: "it checked in twice on one connection".into(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn show_parents(&self) {
+        for seat in self.seats.values() {
+            if let Some((rank, place)) = seat.rank.and_then(|rank| self.book.parent(rank)) {
+                let _ = seat.answers.send(Answer::Parent { rank, place });
+            }
+        }
+    }
+}
+
+/// Reads and writes for one seat until either ends.
+async fn attend(
+    number: u64,
+    stream: TcpStream,
+    events: UnboundedSender<(u64, Event)>,
+    mut outbox: UnboundedReceiver<Answer>,
+) {
+    if let Err(error) = socket::prepare(&stream) {
+        tracing::debug!(%error, "a rank's connection has not all options set");
+    }
+    let (mut reader, mut writer) = stream.into_split();
+    let reading = async {
+        loop {
+            match wire::read(&mut reader).await {
+                // The meeting may be over; then nobody listens.
+                Ok(visit) => drop(events.send((number, Event::Said(visit)))),
+                Err(error) => return error,
+            }
+        }
+    };
+    let writing = async {
+        while let Some(answer) = outbox.recv().await {
+            wire::write(&mut writer, &answer).await?;
+        }
+        Ok(())
+    };
+    let lost = tokio::select! {
+        error = reading => error,
+        written = writing => match written {
+            Ok(()) => return,
+            Err(error) => error,
+        },
+    };
+    let cause = match lost.kind() {
+        std::io::ErrorKind::UnexpectedEof => "it was closed".into(),
+        _ => lost.to_string(),
+    };
+    drop(events.send((number, Event::Lost(cause))));
+}

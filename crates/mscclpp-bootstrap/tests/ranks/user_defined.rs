@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT
+//! A bootstrap of a user, with nothing but the four methods.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex};
+
+use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, ReduceOp, Tag};
+
+use crate::body;
+
+type Queues = HashMap<(usize, usize, Tag), VecDeque<Vec<u8>>>;
+
+#[derive(Default)]
+struct Shared {
+    queues: Mutex<Queues>,
+    changed: Condvar,
+}
+
+struct InMemory {
+    rank: usize,
+    world: usize,
+    shared: Arc<Shared>,
+}
+
+impl Bootstrap for InMemory {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.world
+    }
+
+    fn send(&self, peer: usize, tag: Tag, data: &[u8], _: Deadline) -> Result<(), BootstrapError> {
+        let key = (self.rank, peer, tag);
+        let mut queues = self.shared.queues.lock().unwrap();
+        queues.entry(key).or_default().push_back(data.to_vec());
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    fn recv(&self, peer: usize, tag: Tag, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
+        let key = (peer, self.rank, tag);
+        let queues = self.shared.queues.lock().unwrap();
+        let empty = |queues: &mut Queues| queues.get(&key).is_none_or(VecDeque::is_empty);
+        let (mut queues, _) = self
+            .shared
+            .changed
+            .wait_timeout_while(queues, deadline.remaining(), empty)
+            .unwrap();
+        let message = queues.get_mut(&key).and_then(VecDeque::pop_front);
+        message.ok_or_else(|| BootstrapError::Timeout {
+            rank: self.rank,
+            operation: "recv".into(),
+            waiting_for: vec![peer],
+            waited: deadline.budget(),
+            hint: String::new(),
+        })
+    }
+
+    fn timeout(&self) -> std::time::Duration {
+        body::secs(5)
+    }
+}
+
+fn in_memory(world: usize) -> impl Fn(usize) -> InMemory + Clone {
+    let shared = Arc::new(Shared::default());
+    move |rank| InMemory {
+        rank,
+        world,
+        shared: Arc::clone(&shared),
+    }
+}
+
+#[test]
+fn a_users_bootstrap_satisfies_the_body() {
+    for world in [1, 2, 3, 4, 7] {
+        let make = in_memory(world);
+        body::run(world, move |rank| body::body(&make(rank)));
+    }
+}
+
+#[test]
+fn a_users_bootstrap_gets_every_collective() {
+    for world in 1..=9 {
+        let make = in_memory(world);
+        body::run(world, move |rank| {
+            let b = make(rank);
+            crate::collectives::all_collectives_give_the_right_results(&b);
+        });
+    }
+}
+
+#[test]
+fn a_collective_that_lacks_a_rank_names_it_and_the_step() {
+    let make = in_memory(4);
+    let texts = body::run(3, move |rank| {
+        struct Hasty(InMemory);
+        impl Bootstrap for Hasty {
+            fn rank(&self) -> usize {
+                self.0.rank
+            }
+            fn world_size(&self) -> usize {
+                4
+            }
+            fn send(
+                &self,
+                peer: usize,
+                tag: Tag,
+                data: &[u8],
+                deadline: Deadline,
+            ) -> Result<(), BootstrapError> {
+                self.0.send(peer, tag, data, deadline)
+            }
+            fn recv(
+                &self,
+                peer: usize,
+                tag: Tag,
+                deadline: Deadline,
+            ) -> Result<Vec<u8>, BootstrapError> {
+                self.0.recv(peer, tag, deadline)
+            }
+            fn timeout(&self) -> std::time::Duration {
+                std::time::Duration::from_millis(200)
+            }
+        }
+        Hasty(make(rank))
+            .all_reduce(1, ReduceOp::Sum)
+            .unwrap_err()
+            .to_string()
+    });
+    // Rank 3 is a leaf below rank 2.
+    assert!(
+        texts[2].contains("all-reduce (Sum), step 1"),
+        "{}",
+        texts[2]
+    );
+    assert!(texts[2].contains("waiting for rank 3"), "{}", texts[2]);
+}
