@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -41,15 +41,68 @@ enum End {
 
 /// Waits for the frame that opens a connection.
 pub(crate) async fn first_frame(mut stream: TcpStream) -> Option<TcpStream> {
+    let opened = tokio::time::timeout(FIRST_FRAME, read_open(&mut stream)).await;
+    matches!(opened, Ok(Ok(()))).then_some(stream)
+}
+
+async fn read_open(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     let mut bytes = [0; Head::BYTES];
-    let read = tokio::time::timeout(FIRST_FRAME, stream.read_exact(&mut bytes)).await;
-    match read {
-        Ok(Ok(_)) if Head::decode(&bytes).ok() == Some(Head::Open) => Some(stream),
-        _ => None,
+    stream.read_exact(&mut bytes).await?;
+    match Head::decode(&bytes).map_err(io::Error::other)? {
+        Head::Open => Ok(()),
+        _ => Err(io::Error::other("it did not open the connection")),
     }
 }
 
-pub(crate) async fn as_connector(
+/// How opening a connection ended.
+pub(crate) enum Opened {
+    /// The peer has confirmed it.
+    Taken,
+    /// The peer did not take it, and never counted it.
+    NotTaken(io::Error),
+    /// This rank leaves, or the peer is gone.
+    Ended,
+}
+
+/// Opens the connection that this rank made, and waits until the peer confirms
+/// it. The peer may count it earlier: so a rank that leaves meanwhile says
+/// goodbye, and nobody gives up before the connection breaks.
+pub(crate) async fn open(stream: &mut TcpStream, inbox: &mut Inbox) -> Opened {
+    if let Err(error) = stream.write_all(&Head::Open.encode()).await {
+        return Opened::NotTaken(error);
+    }
+    let (mut reader, mut writer) = stream.split();
+    tokio::select! {
+        confirmed = read_open(&mut reader) => match confirmed {
+            Ok(()) => Opened::Taken,
+            Err(error) => Opened::NotTaken(error),
+        },
+        news = inbox.news.recv() => {
+            if news == Some(News::Goodbye) {
+                say_goodbye(&mut reader, &mut writer).await;
+            }
+            Opened::Ended
+        }
+    }
+}
+
+/// Says goodbye on a connection that carried nothing, and waits for its end.
+async fn say_goodbye(
+    reader: &mut (impl AsyncRead + Unpin),
+    writer: &mut (impl AsyncWrite + Unpin),
+) {
+    let said = async {
+        writer.write_all(&Head::Goodbye.encode()).await?;
+        writer.shutdown().await?;
+        tokio::io::copy(reader, &mut tokio::io::sink()).await
+    };
+    if let Err(error) = said.await {
+        tracing::debug!(%error, "saying goodbye");
+    }
+}
+
+/// Confirms a connection that the peer opened, and runs it until it ends.
+pub(crate) async fn run_accepted(
     node: Arc<Node>,
     rank: usize,
     peer: Arc<Peer>,
@@ -57,12 +110,13 @@ pub(crate) async fn as_connector(
     inbox: Inbox,
 ) {
     match stream.write_all(&Head::Open.encode()).await {
-        Ok(()) => as_acceptor(node, rank, peer, stream, inbox).await,
+        Ok(()) => run(node, rank, peer, stream, inbox).await,
         Err(error) => ended(&node, rank, End::Broken(error.to_string())),
     }
 }
 
-pub(crate) async fn as_acceptor(
+/// Runs a connection until it ends.
+pub(crate) async fn run(
     node: Arc<Node>,
     rank: usize,
     peer: Arc<Peer>,

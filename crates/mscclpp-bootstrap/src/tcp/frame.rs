@@ -7,7 +7,7 @@
 //!
 //! | kind | tag | number | body |
 //! |---|---|---|---|
-//! | 1 open | 0 | 0 | none; the connector's first frame: the connection counts from here |
+//! | 1 open | 0 | 0 | none; the first frame of the connector, and of the acceptor in answer |
 //! | 2 first piece | tag | length of the whole message | bytes |
 //! | 3 further piece | tag | 0 | bytes |
 //! | 4 credit | 0 | cost of the messages that were taken | none |

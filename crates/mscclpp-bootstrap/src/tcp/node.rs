@@ -192,10 +192,7 @@ impl Node {
     pub(crate) async fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
         for (_, peer) in self.all_peers() {
-            if let Link::Open(outbox) = &peer.outgoing.lock().link {
-                // A connection that is ending needs no goodbye.
-                let _ = outbox.urgent.send(News::Goodbye);
-            }
+            self.goodbye_if_leaving(&peer);
         }
         let all_closed = async {
             while self.connections() > 0 {
@@ -208,6 +205,19 @@ impl Node {
                 connections = self.connections(),
                 "left while peers had not taken the last messages over"
             );
+        }
+    }
+
+    /// Says goodbye on the peer's connection, if there is one and this rank leaves.
+    /// Asked when either begins, so that none is forgotten.
+    pub(crate) fn goodbye_if_leaving(&self, peer: &Peer) {
+        if !self.leaving.load(Ordering::Acquire) {
+            return;
+        }
+        if let Link::Open(outbox) | Link::Opening(outbox) = &peer.outgoing.lock().link {
+            // A connection that is ending needs no goodbye; a second one is not
+            // sent.
+            let _ = outbox.urgent.send(News::Goodbye);
         }
     }
 
@@ -354,7 +364,8 @@ impl Bootstrap for Joined {
     ) -> Result<Vec<u8>, BootstrapError> {
         let failures = &self.0.failures;
         self.receive(peer, tag, deadline, || {
-            failures.of(peer).or_else(|| failures.first_death(members))
+            // A death comes first: departures may follow from it.
+            failures.first_death(members).or_else(|| failures.of(peer))
         })
     }
 

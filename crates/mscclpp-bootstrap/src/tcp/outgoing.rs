@@ -28,6 +28,9 @@ pub(crate) enum Link {
     /// The peer has proven itself and has not opened the connection yet; the
     /// number tells one such attempt from the next.
     Accepting(u64),
+    /// This rank has opened its connection, and the peer has not confirmed it
+    /// yet. Nothing but a goodbye may be sent.
+    Opening(Outbox),
     Open(Outbox),
     /// The peer is gone.
     Closed,
@@ -137,6 +140,22 @@ impl Outgoing {
             self.set(state, link);
         }
         was
+    }
+
+    /// The peer has confirmed the connection that this rank opened; false if the
+    /// peer is gone by now.
+    pub(crate) fn confirm(&self) -> bool {
+        let mut state = self.lock();
+        match std::mem::replace(&mut state.link, Link::Closed) {
+            Link::Opening(outbox) => {
+                self.set(state, Link::Open(outbox));
+                true
+            }
+            other => {
+                state.link = other;
+                false
+            }
+        }
     }
 
     /// Keeps a place for a connection that the peer makes; the number is the

@@ -3,11 +3,11 @@
 //!
 //! Either may begin, when it first wants to send to or receive from the other. If
 //! both do at once, the connection of the lower rank counts: the lower one
-//! declines the other's call, the higher one accepts and forgets its own. A
-//! connection counts from the connector's first frame; one that breaks earlier
-//! is no death.
+//! declines the other's call, the higher one accepts and forgets its own. The
+//! connector opens the connection with a first frame and the acceptor confirms it
+//! with one: for the acceptor it counts from the former, for the connector from
+//! the latter. What breaks earlier is no death, and is tried again.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use super::connection;
+use super::connection::{self, Opened};
 use super::node::{Node, Peer, Spread};
 use super::outgoing::{Link, Outbox};
 use crate::failure::{FailureKind, PeerFailure};
@@ -26,8 +26,10 @@ use crate::{BootstrapError, Deadline, socket};
 /// How long a declined caller waits for the other's call before it tries again.
 const CROSSING_TIME: Duration = Duration::from_secs(1);
 /// A port where nobody listens is asked again after this before its rank counts
-/// as gone.
-const SECOND_LOOK: Duration = Duration::from_millis(100);
+/// as gone. News of a death, which comes along other connections, is faster.
+const SECOND_LOOK: Duration = Duration::from_millis(300);
+/// How long to wait before another try after a peer did not take a connection.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Begins to connect to a peer unless there is a connection or soon will be.
 pub(crate) fn ensure_link(node: &Arc<Node>, rank: usize, peer: &Peer) {
@@ -78,7 +80,11 @@ async fn connect(node: &Arc<Node>, rank: usize, peer: &Arc<Peer>) -> Result<(), 
     let mut looked = false;
     loop {
         match connect_async(&call, false, deadline).await {
-            Ok(stream) => return open(node, rank, peer, stream).map_err(|e| e.to_string()),
+            Ok(stream) => match open(node, rank, peer, stream).await {
+                Opened::NotTaken(error) if deadline.expired() => return Err(error.to_string()),
+                Opened::NotTaken(_) => tokio::time::sleep(PAUSE).await,
+                Opened::Taken | Opened::Ended => return Ok(()),
+            },
             Err(CallError::Crossing) => {
                 if !peer.outgoing.change(is_connecting, Link::Awaiting) {
                     return Ok(());
@@ -95,10 +101,9 @@ async fn connect(node: &Arc<Node>, rank: usize, peer: &Arc<Peer>) -> Result<(), 
                 tokio::time::sleep(SECOND_LOOK).await;
             }
             Err(CallError::NobodyThere(_)) => {
-                let cause = format!(
-                    "nobody listens at its address {address} any more: it has died or left"
-                );
-                let failure = PeerFailure::new(rank, FailureKind::Died, cause);
+                // Had it died, its neighbours would have said so by now.
+                let cause = format!("nobody listens at its address {address} any more");
+                let failure = PeerFailure::new(rank, FailureKind::Left, cause);
                 node.gone(failure, Spread::Nobody);
                 return Ok(());
             }
@@ -121,25 +126,41 @@ fn describe(node: &Node, rank: usize, error: BootstrapError) -> String {
 }
 
 /// Makes the stream that this rank connected the peer's connection.
-pub(crate) fn open(
+pub(crate) async fn open(
     node: &Arc<Node>,
     rank: usize,
     peer: &Arc<Peer>,
-    stream: TcpStream,
-) -> io::Result<()> {
-    let state = peer.outgoing.lock();
-    if matches!(state.link, Link::Open(_) | Link::Closed) {
-        // The other end sees the stream close before its first frame.
-        return Ok(());
+    mut stream: TcpStream,
+) -> Opened {
+    if let Err(error) = socket::prepare(&stream) {
+        return Opened::NotTaken(error);
     }
-    socket::prepare(&stream)?;
-    let (outbox, inbox) = outbox();
-    peer.outgoing.set(state, Link::Open(outbox));
-    node.tell_of_deaths(peer);
-    let task = connection::as_connector(Arc::clone(node), rank, Arc::clone(peer), stream, inbox);
+    let (outbox, mut inbox) = outbox();
+    let counts = |link: &Link| matches!(link, Link::Opening(_) | Link::Open(_) | Link::Closed);
+    // The other end sees the stream close before its first frame.
+    if !peer
+        .outgoing
+        .change(|link| !counts(link), Link::Opening(outbox))
+    {
+        return Opened::Ended;
+    }
     node.connection_opened();
-    node.runtime.spawn(task);
-    Ok(())
+    node.goodbye_if_leaving(peer);
+    let opened = connection::open(&mut stream, &mut inbox).await;
+    if matches!(opened, Opened::Taken) && peer.outgoing.confirm() {
+        node.tell_of_deaths(peer);
+        let (node, peer) = (Arc::clone(node), Arc::clone(peer));
+        let runtime = node.runtime.clone();
+        runtime.spawn(connection::run(node, rank, peer, stream, inbox));
+        return Opened::Taken;
+    }
+    let opening = |link: &Link| matches!(link, Link::Opening(_));
+    peer.outgoing.change(opening, Link::Connecting);
+    node.connection_closed();
+    match opened {
+        Opened::Taken => Opened::Ended,
+        other => other,
+    }
 }
 
 fn outbox() -> (Outbox, connection::Inbox) {
@@ -170,7 +191,7 @@ impl Service for Door {
         let peer = node.peer(from);
         let state = peer.outgoing.lock();
         match state.link {
-            Link::Open(_) => return Err(Refusal::Crossing),
+            Link::Open(_) | Link::Opening(_) => return Err(Refusal::Crossing),
             Link::Connecting if node.rank < from => return Err(Refusal::Crossing),
             Link::Closed => return Err(Refusal::Gone),
             _ => {}
@@ -219,10 +240,11 @@ impl KeptPlace {
         if !kept.peer.outgoing.change(mine, Link::Open(outbox)) {
             return;
         }
-        kept.node.tell_of_deaths(&kept.peer);
         kept.node.connection_opened();
+        kept.node.goodbye_if_leaving(&kept.peer);
+        kept.node.tell_of_deaths(&kept.peer);
         let runtime = kept.node.runtime.clone();
-        runtime.spawn(connection::as_acceptor(
+        runtime.spawn(connection::run_accepted(
             kept.node, kept.from, kept.peer, stream, inbox,
         ));
     }

@@ -82,3 +82,25 @@ fn leaving_is_quick() {
         assert!(took < Duration::from_millis(1500), "{took:?}");
     }
 }
+
+#[test]
+fn a_rank_that_leaves_while_others_connect_to_it_is_not_taken_for_dead() {
+    for _ in 0..60 {
+        run_joined(4, |b| {
+            b.barrier().unwrap();
+            if b.rank() == 1 {
+                return;
+            }
+            // Ranks 2 and 3 have no connection to it; they begin one now.
+            let start = Instant::now();
+            let error = b.recv(1, Tag::user(1), soon()).unwrap_err();
+            assert!(
+                matches!(error, BootstrapError::PeerLeft { rank: 1, .. }),
+                "{error}"
+            );
+            assert!(start.elapsed() < secs(2), "{:?}", start.elapsed());
+            assert!(b.known_failure().is_none());
+            b.group_barrier(&[0, 2, 3]).unwrap();
+        });
+    }
+}

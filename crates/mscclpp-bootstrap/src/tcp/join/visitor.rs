@@ -12,6 +12,7 @@ use super::wire::{self, Answer, Visit};
 use super::{Join, Listening, Meeting, local_ip, locate, meeting_key};
 use crate::address::{Root, RootAddress};
 use crate::link::{Call, Claims, PROOF_PATIENCE, connect_async};
+use crate::tcp::connection::Opened;
 use crate::tcp::node::{Node, Place};
 use crate::tcp::peers;
 use crate::{BootstrapError, Deadline, socket};
@@ -19,6 +20,8 @@ use crate::{BootstrapError, Deadline, socket};
 /// An address from a file is tried for this long before the file is read again:
 /// it may be left over from an earlier job.
 const FILE_TRUST: Duration = Duration::from_secs(1);
+/// How long to wait before another try when the parent did not take a connection.
+const PAUSE: Duration = Duration::from_millis(10);
 /// How long telling rank 0 that this rank waits no longer may take.
 const LAST_WORDS: Duration = Duration::from_millis(20);
 
@@ -157,24 +160,40 @@ impl Visitor<'_> {
         let call = call.ok_or_else(|| BootstrapError::BadMessage {
             reason: format!("rank 0 named rank {rank} as parent"),
         })?;
-        let operation = format!("joining: connecting to rank {rank} at {}", place.address);
-        let stream = match connect_async(&call, true, self.deadline).await {
-            Ok(stream) => stream,
-            Err(error) => match error.into_error(place.address) {
-                BootstrapError::LinkTimeout { hint, .. } => {
-                    return Err(BootstrapError::Timeout {
-                        rank: node.rank,
-                        operation,
-                        waiting_for: vec![rank],
-                        waited: self.deadline.budget(),
-                        hint,
-                    });
-                }
-                other => return Err(other),
-            },
+        let operation = || format!("joining: connecting to rank {rank} at {}", place.address);
+        let timeout = |hint| BootstrapError::Timeout {
+            rank: node.rank,
+            operation: operation(),
+            waiting_for: vec![rank],
+            waited: self.deadline.budget(),
+            hint,
         };
-        peers::open(node, rank, &node.peer(rank), stream)
-            .map_err(|e| BootstrapError::io(operation, e))
+        loop {
+            let stream = match connect_async(&call, true, self.deadline).await {
+                Ok(stream) => stream,
+                Err(error) => match error.into_error(place.address) {
+                    BootstrapError::LinkTimeout { hint, .. } => return Err(timeout(hint)),
+                    other => return Err(other),
+                },
+            };
+            let peer = node.peer(rank);
+            let opening = peers::open(node, rank, &peer, stream);
+            let limit = tokio::time::Instant::from_std(self.deadline.at());
+            match tokio::time::timeout_at(limit, opening).await {
+                Ok(Opened::Taken) => return Ok(()),
+                Ok(Opened::NotTaken(error)) if self.deadline.expired() => {
+                    return Err(timeout(error.to_string()));
+                }
+                Ok(Opened::NotTaken(_)) => tokio::time::sleep(PAUSE).await,
+                Ok(Opened::Ended) => {
+                    return Err(BootstrapError::io(
+                        operation(),
+                        std::io::ErrorKind::ConnectionAborted.into(),
+                    ));
+                }
+                Err(_) => return Err(timeout("it does not confirm the connection".into())),
+            }
+        }
     }
 
     async fn say(
