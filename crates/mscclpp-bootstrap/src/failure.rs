@@ -50,8 +50,8 @@ impl fmt::Display for PeerFailure {
 
 /// Wants to know which ranks are gone.
 pub trait FailureObserver: Send + Sync {
-    /// Called once for each rank that is gone, on a thread of the bootstrap and
-    /// with none of its locks held. Different ranks may be told from different
-    /// threads at once.
+    /// Called once for each rank that is gone, on a thread of the bootstrap (for
+    /// those already gone: on the thread that registers) and with none of its
+    /// locks held. Different ranks may be told from different threads at once.
     fn peer_failed(&self, failure: &PeerFailure);
 }

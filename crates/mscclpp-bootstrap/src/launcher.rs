@@ -216,7 +216,9 @@ mod tests {
         }
     }
 
-    fn found(set: Set<'_>) -> Option<(Launcher, usize, usize, Option<usize>, Option<usize>)> {
+    type Found = (Launcher, usize, usize, Option<usize>, Option<usize>);
+
+    fn found(set: Set<'_>) -> Option<Found> {
         detect_in(&get(set))
             .unwrap()
             .map(|i| (i.launcher, i.rank, i.world, i.local_rank, i.local_size))

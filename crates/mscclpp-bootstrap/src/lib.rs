@@ -1,5 +1,60 @@
 // SPDX-License-Identifier: MIT
-//! Ranks find each other and agree: rendezvous, messages, collectives.
+//! Ranks find each other and agree: rendezvous, messages, collectives, and who
+//! has died.
+//!
+//! A job is a *world* of processes, each with a *rank* from 0. [`TcpBootstrap`]
+//! lets them meet, from a [`UniqueId`], from an address, or from what a launcher
+//! says ([`launcher`]). [`Bootstrap`] is what it offers then, and what a user may
+//! implement with four methods over anything else that carries messages.
+//!
+//! ```
+//! use std::time::Duration;
+//! use mscclpp_bootstrap::{Bootstrap, Deadline, ReduceOp, Tag, TcpBootstrap};
+//!
+//! # fn main() -> Result<(), mscclpp_bootstrap::BootstrapError> {
+//! let zero = TcpBootstrap::new(0, 2)?;
+//! let id = zero.create_unique_id_at([127, 0, 0, 1].into())?;
+//! // Carry the id to the other ranks over something you trust.
+//! let text = id.to_text();
+//!
+//! // Another process; here a thread.
+//! let other = std::thread::spawn(move || {
+//!     let one = TcpBootstrap::new(1, 2)?;
+//!     one.initialize(&text.parse()?, Duration::from_secs(10))?;
+//!     one.send(0, Tag::user(7), b"hello", Deadline::default())?;
+//!     one.all_reduce(40, ReduceOp::Sum)
+//! });
+//!
+//! zero.initialize(&id, Duration::from_secs(10))?;
+//! assert_eq!(zero.recv(1, Tag::user(7), Deadline::default())?, b"hello");
+//! assert_eq!(zero.all_reduce(2, ReduceOp::Sum)?, 42);
+//! assert_eq!(other.join().unwrap()?, 42);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What holds
+//!
+//! - **Nothing hangs.** Every call has a [`Deadline`]; a rank's death ends the
+//!   waits for it earlier. The error names the rank that was waited for and the
+//!   step.
+//! - **Joining needs the secret**, which never travels; see [`link`] for the
+//!   proof, which every later connection of the job makes too. Connections are
+//!   authenticated when they are made; what travels is not encrypted.
+//! - **A rank that dies is seen** by those connected to it and those who wait for
+//!   it, and told on to all; see [`FailureObserver`]. A death is a connection that
+//!   breaks without a goodbye: let [`TcpBootstrap`] drop before the process ends.
+//! - **Connections are few**: O(log world) and those to peers that one talks to.
+//!
+//! # Environment
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `MSCCLPP_ROOT`, `MSCCLPP_RANK`, … | see [`launcher`] |
+//! | `MSCCLPP_SECRET`, `MSCCLPP_SECRET_FILE` | the secret for joins at an address |
+//! | `MSCCLPP_SOCKET_IFNAME`, `MSCCLPP_SOCKET_FAMILY` | see [`interface`] |
+//! | `MSCCLPP_BOOTSTRAP_TIMEOUT` | seconds that a collective may take; 30 |
+//! | `MSCCLPP_HOSTID` | see [`host::id`] |
 #![forbid(unsafe_code)]
 
 mod address;

@@ -78,7 +78,7 @@ impl Acceptor {
         let (sender, arrival) = mpsc::sync_channel(1);
         let service = Arc::new(Once {
             sender,
-            taken: AtomicBool::new(false),
+            taken: Arc::default(),
         });
         let serial = self.registry.register(id, key, service);
         Expected {
@@ -126,7 +126,7 @@ impl Expected {
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(BootstrapError::AcceptorGone),
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                let failed = self.registry.failed_proofs();
+                let failed = self.registry.unproven();
                 Err(BootstrapError::LinkTimeout {
                     with: format!("came to {}", self.address),
                     waited: deadline.budget(),
@@ -159,7 +159,7 @@ impl std::fmt::Debug for Expected {
 /// Takes a single connection.
 struct Once {
     sender: mpsc::SyncSender<StdStream>,
-    taken: AtomicBool,
+    taken: Arc<AtomicBool>,
 }
 
 impl Service for Once {
@@ -169,17 +169,26 @@ impl Service for Once {
         if self.taken.load(Ordering::Acquire) {
             return Err(Refusal::Crossing);
         }
-        Ok(Box::new(OncePlace(self.sender.clone())))
+        Ok(Box::new(OncePlace {
+            sender: self.sender.clone(),
+            taken: Arc::clone(&self.taken),
+        }))
     }
 }
 
-struct OncePlace(mpsc::SyncSender<StdStream>);
+struct OncePlace {
+    sender: mpsc::SyncSender<StdStream>,
+    taken: Arc<AtomicBool>,
+}
 
 impl Admission for OncePlace {
     fn deliver(self: Box<Self>, stream: TcpStream) {
+        if self.taken.swap(true, Ordering::AcqRel) {
+            return;
+        }
         match stream.into_std() {
-            // A full channel has its connection, a closed one wants none.
-            Ok(stream) => drop(self.0.try_send(stream)),
+            // If nobody waits any more, the stream closes.
+            Ok(stream) => drop(self.sender.try_send(stream)),
             Err(error) => tracing::warn!(%error, "an accepted connection was lost"),
         }
     }
@@ -278,7 +287,7 @@ async fn prove(
         if known {
             registry.count_failed_proof(from);
         } else {
-            registry.count_stranger(from, "wants what is not expected, or not yet");
+            registry.count_unexpected(from);
         }
         stream.write_all(&Acceptance::bad_proof()).await?;
         return Ok(None);

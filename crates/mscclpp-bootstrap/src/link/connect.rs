@@ -166,7 +166,7 @@ impl Retry {
                 let patience = *self
                     .proof_failing
                     .get_or_insert_with(|| Deadline::after(self.proof_patience));
-                if patience.expired() || self.deadline.expired() {
+                if patience.expired() {
                     return Err(BootstrapError::ProofRefused {
                         with: self.address.to_string(),
                     });
@@ -176,11 +176,20 @@ impl Retry {
             Attempt::Proof(Failure::NotAnAcceptor) => {
                 "something else listens there; check the address".to_owned()
             }
-            Attempt::Connect(error) => format!("connecting: {error}"),
+            Attempt::Connect(error) => {
+                // Whoever refused the proof is not there any more.
+                self.proof_failing = None;
+                format!("connecting: {error}")
+            }
             Attempt::Broken(error) => format!("it hung up before the proof: {error}"),
             Attempt::Silent => "it accepted the connection and said nothing".to_owned(),
         };
         let left = self.deadline.remaining();
+        if left.is_zero() && self.proof_failing.is_some() {
+            return Err(BootstrapError::ProofRefused {
+                with: self.address.to_string(),
+            });
+        }
         if left.is_zero() {
             return Err(BootstrapError::LinkTimeout {
                 with: format!("to {}", self.address),

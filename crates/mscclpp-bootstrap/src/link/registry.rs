@@ -36,6 +36,7 @@ pub(crate) struct Registry {
     entries: Mutex<HashMap<LinkId, Entry>>,
     serial: AtomicU64,
     failed_proofs: AtomicU64,
+    unexpected: AtomicU64,
     strangers: AtomicU64,
 }
 
@@ -80,8 +81,19 @@ impl Registry {
         }
     }
 
-    pub(crate) fn failed_proofs(&self) -> u64 {
-        self.failed_proofs.load(Ordering::Relaxed)
+    /// Counts a connection that wants something that is not expected: a peer that
+    /// comes too early and will come again, or one with another secret, from which
+    /// other ids follow.
+    pub(crate) fn count_unexpected(&self, from: SocketAddr) {
+        let n = self.unexpected.fetch_add(1, Ordering::Relaxed) + 1;
+        if n.is_power_of_two() {
+            tracing::debug!(%from, unexpected = n, "a connection wants what is not expected, or not yet");
+        }
+    }
+
+    /// How many connections could not prove themselves, for whatever reason.
+    pub(crate) fn unproven(&self) -> u64 {
+        self.failed_proofs.load(Ordering::Relaxed) + self.unexpected.load(Ordering::Relaxed)
     }
 
     /// Counts a connection that did not even try to prove itself.

@@ -82,6 +82,16 @@ impl Failures {
         inner.reported.iter().find(concerns).cloned()
     }
 
+    /// All deaths, in the order in which they became known.
+    pub(crate) fn deaths(&self) -> Vec<PeerFailure> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let mut deaths = self.lock().reported.clone();
+        deaths.retain(|failure| failure.kind == FailureKind::Died);
+        deaths
+    }
+
     pub(crate) fn observe(&self, observer: Weak<dyn FailureObserver>) {
         self.lock().observers.push(Observer { observer, told: 0 });
         self.tell();

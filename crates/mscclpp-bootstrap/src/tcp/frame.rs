@@ -267,4 +267,34 @@ mod tests {
                 }
             });
     }
+
+    /// What a reader does with a stream of bytes, without the reading.
+    #[test]
+    fn fuzz_frames() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let mut rest = bytes;
+            let mut assembly = Assembly::default();
+            while let Some((head, after)) = rest.split_first_chunk() {
+                let Ok(head) = Head::decode(head) else { return };
+                let length = match head {
+                    Head::First { piece, .. } | Head::Further { piece, .. } => {
+                        if assembly.begin(head).is_err() {
+                            return;
+                        }
+                        piece
+                    }
+                    Head::Death { cause, .. } => cause,
+                    _ => 0,
+                };
+                let Some((body, after)) = after.split_at_checked(length) else {
+                    return;
+                };
+                if matches!(head, Head::First { .. } | Head::Further { .. }) {
+                    assembly.bytes.extend(body);
+                    let _ = assembly.finish();
+                }
+                rest = after;
+            }
+        });
+    }
 }

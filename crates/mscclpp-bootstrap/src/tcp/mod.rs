@@ -17,6 +17,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::time::Duration;
 
+use self::failures::Failures;
 use self::join::{Join, Meeting};
 use self::node::{Joined, Node};
 pub use self::options::TcpOptions;
@@ -54,6 +55,7 @@ pub struct TcpBootstrap {
     rank: usize,
     world: usize,
     options: TcpOptions,
+    failures: Arc<Failures>,
     phase: Mutex<Phase>,
     joined: OnceLock<Inside>,
 }
@@ -106,6 +108,7 @@ impl TcpBootstrap {
             rank,
             world,
             options,
+            failures: Arc::default(),
             phase: Mutex::new(Phase::New(None)),
             joined: OnceLock::new(),
         })
@@ -270,7 +273,13 @@ impl TcpBootstrap {
         })?;
         let timeout = self.options.timeout.unwrap_or_else(default_timeout);
         let runtime = background.handle().clone();
-        let node = Node::new(self.rank, self.world, timeout, runtime);
+        let node = Node::new(
+            self.rank,
+            self.world,
+            timeout,
+            Arc::clone(&self.failures),
+            runtime,
+        );
         let places = self.run(&background, deadline, join::join(Arc::clone(&node), join))?;
         // From here on the end of this object is a goodbye. A rank that fails
         // earlier breaks off, so that the others do not wait for it.
@@ -361,22 +370,16 @@ impl Bootstrap for TcpBootstrap {
         self.inside().ok()?.job_key()
     }
 
-    /// Before joining nobody can fail; an observer that is to hear of everything
-    /// registers after it.
     fn observe_failures(&self, observer: Weak<dyn FailureObserver>) {
-        if let Ok(inside) = self.inside() {
-            inside.observe_failures(observer);
-        } else {
-            tracing::warn!(rank = self.rank, "a failure observer came before joining");
-        }
+        self.failures.observe(observer);
     }
 
     fn known_failure(&self) -> Option<PeerFailure> {
-        self.inside().ok()?.known_failure()
+        self.failures.first_death(None)
     }
 
     fn failure_of(&self, rank: usize) -> Option<PeerFailure> {
-        self.inside().ok()?.failure_of(rank)
+        self.failures.of(rank)
     }
 
     fn recv_in_collective(

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -16,7 +16,7 @@ use super::frame::MAX_MESSAGE;
 use super::mailbox::{Mailbox, NoMessage};
 use super::outgoing::{Link, News, Outgoing, Sent, Waiting};
 use super::peers;
-use crate::failure::{FailureKind, FailureObserver, PeerFailure};
+use crate::failure::{FailureKind, PeerFailure};
 use crate::link::{LinkId, LinkKey};
 use crate::secret::Secret;
 use crate::{Bootstrap, BootstrapError, Deadline, JobKey, Tag, Turns};
@@ -88,13 +88,19 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(rank: usize, world: usize, timeout: Duration, runtime: Handle) -> Arc<Self> {
+    pub(crate) fn new(
+        rank: usize,
+        world: usize,
+        timeout: Duration,
+        failures: Arc<Failures>,
+        runtime: Handle,
+    ) -> Arc<Self> {
         Arc::new(Self {
             rank,
             world,
             timeout,
             runtime,
-            failures: Arc::default(),
+            failures,
             job: OnceLock::new(),
             places: OnceLock::new(),
             local_ip: OnceLock::new(),
@@ -163,6 +169,16 @@ impl Node {
             }
         }
         self.tell_observers();
+    }
+
+    /// Tells a peer, whose connection has just been opened, of earlier deaths: the
+    /// news may have had no way to it until now.
+    pub(crate) fn tell_of_deaths(&self, peer: &Peer) {
+        for PeerFailure { rank, cause, .. } in self.failures.deaths() {
+            if let Link::Open(outbox) = &peer.outgoing.lock().link {
+                let _ = outbox.urgent.send(News::Death { rank, cause });
+            }
+        }
     }
 
     /// On a thread of its own: an observer may take its time or call back.
@@ -295,14 +311,12 @@ impl Bootstrap for Joined {
                 waiting_for: vec![peer],
                 waited: deadline.budget(),
                 hint: match (waiting, trouble) {
-                    (Waiting::ForConnection, Some(trouble)) => trouble,
-                    (Waiting::ForConnection, None) => "there is no connection yet".into(),
-                    (Waiting::ForRoom, _) => {
+                    (Waiting::Connection, Some(trouble)) => trouble,
+                    (Waiting::Connection, None) => "there is no connection yet".into(),
+                    (Waiting::Room, _) => {
                         "it has 1 GiB of messages that it has not received; call recv there".into()
                     }
-                    (Waiting::ForWriter, _) => {
-                        "the message is on its way and may still arrive".into()
-                    }
+                    (Waiting::Writer, _) => "the message is on its way and may still arrive".into(),
                 },
             }),
         }
@@ -329,18 +343,6 @@ impl Bootstrap for Joined {
 
     fn job_key(&self) -> Option<JobKey> {
         self.0.job.get().map(|job| job.key.clone())
-    }
-
-    fn observe_failures(&self, observer: Weak<dyn FailureObserver>) {
-        self.0.failures.observe(observer);
-    }
-
-    fn known_failure(&self) -> Option<PeerFailure> {
-        self.0.failures.first_death(None)
-    }
-
-    fn failure_of(&self, rank: usize) -> Option<PeerFailure> {
-        self.0.failures.of(rank)
     }
 
     fn recv_in_collective(

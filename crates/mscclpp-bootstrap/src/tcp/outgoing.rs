@@ -98,9 +98,9 @@ impl Default for Outgoing {
 /// What a thread waited for when its time was up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
-    ForConnection,
-    ForRoom,
-    ForWriter,
+    Connection,
+    Room,
+    Writer,
 }
 
 /// How an attempt to queue a message ended.
@@ -194,8 +194,8 @@ impl Outgoing {
                 return Sent::Gone(gone);
             }
             let waiting = match &state.link {
-                _ if number.is_some() => Waiting::ForWriter,
-                Link::Open(_) if state.untaken >= WINDOW => Waiting::ForRoom,
+                _ if number.is_some() => Waiting::Writer,
+                Link::Open(_) if state.untaken >= WINDOW => Waiting::Room,
                 Link::Open(outbox) => {
                     let next = state.queued + 1;
                     let cost = cost(data.len());
@@ -213,14 +213,14 @@ impl Outgoing {
                         // The connection has ended; that is about to be recorded.
                         Err(returned) => data = returned.0.data,
                     }
-                    Waiting::ForWriter
+                    Waiting::Writer
                 }
                 Link::Idle => {
                     state.link = Link::Connecting;
                     connect();
-                    Waiting::ForConnection
+                    Waiting::Connection
                 }
-                _ => Waiting::ForConnection,
+                _ => Waiting::Connection,
             };
             if deadline.expired() {
                 return Sent::Expired(waiting, state.trouble.clone());
@@ -253,11 +253,11 @@ mod tests {
         outgoing.set(outgoing.lock(), Link::Open(Outbox { urgent, messages }));
         outgoing.lock().untaken = WINDOW;
         let sent = outgoing.send(Tag::user(0), b"x", soon(), || None::<()>, || {});
-        assert!(matches!(sent, Sent::Expired(Waiting::ForRoom, None)));
+        assert!(matches!(sent, Sent::Expired(Waiting::Room, None)));
         assert!(jobs.try_recv().is_err());
         outgoing.credit(1);
         let sent = outgoing.send(Tag::user(0), b"x", soon(), || None::<()>, || {});
-        assert!(matches!(sent, Sent::Expired(Waiting::ForWriter, None)));
+        assert!(matches!(sent, Sent::Expired(Waiting::Writer, None)));
         assert_eq!(jobs.try_recv().unwrap().number, 1);
     }
 
@@ -281,7 +281,7 @@ mod tests {
         for _ in 0..2 {
             let connect = || asked.set(asked.get() + 1);
             let sent = outgoing.send(Tag::user(0), b"x", soon(), || None::<()>, connect);
-            assert!(matches!(sent, Sent::Expired(Waiting::ForConnection, None)));
+            assert!(matches!(sent, Sent::Expired(Waiting::Connection, None)));
         }
         assert_eq!(asked.get(), 1);
     }

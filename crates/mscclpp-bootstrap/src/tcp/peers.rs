@@ -135,6 +135,7 @@ pub(crate) fn open(
     socket::prepare(&stream)?;
     let (outbox, inbox) = outbox();
     peer.outgoing.set(state, Link::Open(outbox));
+    node.tell_of_deaths(peer);
     let task = connection::as_connector(Arc::clone(node), rank, Arc::clone(peer), stream, inbox);
     node.connection_opened();
     node.runtime.spawn(task);
@@ -218,6 +219,7 @@ impl KeptPlace {
         if !kept.peer.outgoing.change(mine, Link::Open(outbox)) {
             return;
         }
+        kept.node.tell_of_deaths(&kept.peer);
         kept.node.connection_opened();
         let runtime = kept.node.runtime.clone();
         runtime.spawn(connection::as_acceptor(

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::thread;
 
-use mscclpp_bootstrap::{Bootstrap, BootstrapError, ReduceOp, TcpOptions};
+use mscclpp_bootstrap::{Bootstrap, BootstrapError, ReduceOp, Tag, TcpOptions};
 
-use crate::body::{run_joined, run_joined_with, secs};
+use crate::body::{run_joined, run_joined_with, secs, soon};
 
 pub(crate) fn all_collectives_give_the_right_results(b: &dyn Bootstrap) {
     let (rank, world) = (b.rank(), b.world_size());
@@ -120,14 +120,18 @@ fn ranks_in_different_collectives_are_told_so() {
 fn a_failed_collective_leaves_nothing_behind_for_the_next() {
     let options = TcpOptions::new().timeout(std::time::Duration::from_millis(300));
     run_joined_with(2, options, |b| {
-        // Rank 1 comes too late for the first barrier, which fails on rank 0.
+        // Rank 1 comes too late for the first barrier, which fails on both.
+        let peer = 1 - b.rank();
+        if b.rank() == 1 {
+            b.recv(peer, Tag::user(0), soon()).unwrap();
+        }
+        let error = b.barrier().unwrap_err();
+        assert!(error.is_timeout(), "{error}");
         if b.rank() == 0 {
-            let error = b.barrier().unwrap_err();
-            assert!(error.is_timeout(), "{error}");
+            b.send(peer, Tag::user(0), &[], soon()).unwrap();
+            b.recv(peer, Tag::user(0), soon()).unwrap();
         } else {
-            thread::sleep(secs(1));
-            // Its part of the first one is over, for good or bad.
-            let _ = b.barrier();
+            b.send(peer, Tag::user(0), &[], soon()).unwrap();
         }
         assert_eq!(b.all_reduce(1, ReduceOp::Sum).unwrap(), 2);
     });

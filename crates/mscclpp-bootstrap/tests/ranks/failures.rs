@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! Ranks that die or leave, as threads. A death is made by forgetting the object
-//! inside a process that ends; those tests are in `processes`. Here: what
-//! departures do.
+//! Ranks that leave. Those that die are in `processes`.
 
 use std::sync::{Arc, Mutex};
 use std::thread;

@@ -7,9 +7,11 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use mscclpp_bootstrap::{Bootstrap, FailureObserver, PeerFailure, ReduceOp, Tag, TcpBootstrap};
+use mscclpp_bootstrap::{
+    Bootstrap, Deadline, FailureObserver, PeerFailure, ReduceOp, Tag, TcpBootstrap,
+};
 
-use crate::body::{body, secs};
+use crate::body::{body, run_joined, secs};
 
 /// One rank as a process. Killed when dropped, so that none is left behind.
 struct Rank {
@@ -109,7 +111,10 @@ fn child() {
         return;
     };
     let start = Instant::now();
-    let b = TcpBootstrap::from_launcher(secs(30)).unwrap();
+    let b = match TcpBootstrap::from_launcher(secs(30)) {
+        Ok(b) => b,
+        Err(error) => return println!("\nfailed {error}"),
+    };
     println!("\njoined {}", start.elapsed().as_millis());
     match task.as_str() {
         "body" => body(&b),
@@ -119,11 +124,7 @@ fn child() {
             println!("\nblocked");
             let before = cpu_time();
             let error = b
-                .recv(
-                    1 - b.rank(),
-                    Tag::user(0),
-                    mscclpp_bootstrap::Deadline::after(secs(5)),
-                )
+                .recv(1 - b.rank(), Tag::user(0), Deadline::after(secs(5)))
                 .unwrap_err();
             assert!(error.is_timeout());
             println!("\ncpu {}", (cpu_time() - before).as_millis());
@@ -137,35 +138,37 @@ fn child() {
             // Rank 1 will be killed. Some wait for it, some for others, one for
             // nobody.
             let waited = match b.rank() {
-                0 => b
-                    .recv(
-                        1,
-                        Tag::user(0),
-                        mscclpp_bootstrap::Deadline::after(secs(20)),
-                    )
-                    .map(drop),
+                0 => b.recv(1, Tag::user(0), Deadline::after(secs(20))).map(drop),
                 2 => {
                     told.wait();
-                    b.send(
-                        1,
-                        Tag::user(0),
-                        &[],
-                        mscclpp_bootstrap::Deadline::after(secs(20)),
-                    )
+                    b.send(1, Tag::user(0), &[], Deadline::after(secs(20)))
                 }
                 3 => b.all_reduce(1, ReduceOp::Sum).map(drop),
-                _ => b
-                    .recv(
-                        1,
-                        Tag::user(5),
-                        mscclpp_bootstrap::Deadline::after(secs(20)),
-                    )
-                    .map(drop),
+                _ => b.recv(1, Tag::user(5), Deadline::after(secs(20))).map(drop),
             };
             println!("\nerror {}", waited.unwrap_err());
             let told = told.wait();
             println!("\ntold {} {}", told.len(), told[0]);
             assert_eq!(b.known_failure().unwrap().rank, 1);
+        }
+        "two victims" => {
+            b.barrier().unwrap();
+            println!("\nready");
+            let waits_for = if b.rank() == 3 { 0 } else { 2 };
+            let deadline = Deadline::after(secs(20));
+            let waited = match b.rank() {
+                0 | 2 => b.recv(1, Tag::user(0), deadline),
+                _ => b.recv(waits_for, Tag::user(0), deadline),
+            };
+            println!("\nerror {}", waited.unwrap_err());
+        }
+        "descriptors" => {
+            let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+            let before = open();
+            for _ in 0..10 {
+                run_joined(4, |b| body(&b));
+            }
+            assert_eq!(open(), before, "descriptors were left behind");
         }
         other => panic!("no task {other}"),
     }
@@ -248,4 +251,56 @@ fn a_blocked_rank_uses_next_to_no_processor_time() {
         // A tenth of a core would be 500.
         assert!(used < 100, "{used} ms");
     }
+    ranks.iter_mut().for_each(|rank| drop(rank.says("done")));
+}
+
+#[test]
+fn nothing_is_left_open_after_a_job() {
+    let (mut ranks, _directory) = world("descriptors", 1);
+    ranks[0].says("done");
+    assert!(ranks[0].child.wait().unwrap().success());
+}
+
+#[test]
+fn a_process_that_is_killed_while_joining_is_named_to_all() {
+    // Rank 3 never comes.
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(
+        directory.path().join("secret"),
+        "a secret of this very test",
+    )
+    .unwrap();
+    let mut ranks: Vec<Rank> = (0..3)
+        .map(|rank| Rank::start("body", rank, 4, directory.path()))
+        .collect();
+    // Long enough for them to have checked in.
+    std::thread::sleep(secs(1));
+    let killed = Instant::now();
+    ranks[2].child.kill().unwrap();
+    for rank in &mut ranks[..2] {
+        let error = rank.says("failed ");
+        assert!(error.contains("rank 2 has died"), "{error}");
+    }
+    assert!(killed.elapsed() < secs(2), "{:?}", killed.elapsed());
+}
+
+#[test]
+fn two_that_die_together_are_each_named_to_those_who_wait() {
+    let (mut ranks, _directory) = world("two victims", 5);
+    for rank in &mut ranks {
+        rank.says("ready");
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let killed = Instant::now();
+    // In the tree 0-1, 0-2, 2-3, 0-4 this leaves 1, 3 and 4 without neighbours.
+    ranks[0].child.kill().unwrap();
+    ranks[2].child.kill().unwrap();
+    for (r, dead) in [(1, 2), (3, 0), (4, 2)] {
+        let error = ranks[r].says("error ");
+        assert!(
+            error.contains(&format!("rank {dead} has died")),
+            "rank {r}: {error}"
+        );
+    }
+    assert!(killed.elapsed() < secs(2), "{:?}", killed.elapsed());
 }

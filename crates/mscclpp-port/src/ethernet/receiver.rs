@@ -36,7 +36,10 @@ pub(crate) trait Inbound {
 /// What one receive gave.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    Bytes,
+    /// Bytes; and whether the socket had no more of them.
+    Bytes {
+        drained: bool,
+    },
     Nothing,
     End,
 }
@@ -56,6 +59,8 @@ pub(crate) struct Receiver {
     end: usize,
     body: Option<Body>,
     ticket: u64,
+    /// Bytes that the last receive had room for.
+    asked: usize,
 }
 
 impl Receiver {
@@ -68,6 +73,7 @@ impl Receiver {
             end: 0,
             body: None,
             ticket: 0,
+            asked: 0,
         }
     }
 
@@ -84,6 +90,7 @@ impl Receiver {
                 Err(refused) => return Ok(Err(refused)),
             },
             _ => {
+                self.asked = self.buffer.len() - self.end;
                 let got = receive_into(socket, &mut [], &mut self.buffer[self.end..])?;
                 self.end += got.unwrap_or(0);
                 got
@@ -92,7 +99,10 @@ impl Receiver {
         Ok(match got {
             None => Ok(Received::Nothing),
             Some(0) => Ok(Received::End),
-            Some(_) => self.execute(inbound).map(|()| Received::Bytes),
+            Some(got) => {
+                let drained = got < self.asked;
+                self.execute(inbound).map(|()| Received::Bytes { drained })
+            }
         })
     }
 
@@ -106,7 +116,9 @@ impl Receiver {
         Ok(match receive_into(socket, &mut [], &mut self.buffer)? {
             None => Received::Nothing,
             Some(0) => Received::End,
-            Some(_) => Received::Bytes,
+            Some(got) => Received::Bytes {
+                drained: got < self.buffer.len(),
+            },
         })
     }
 
@@ -133,6 +145,7 @@ impl Receiver {
             base,
             len: body.left as usize,
         }];
+        self.asked = body.left as usize + BEHIND;
         let got = receive_into(socket, &mut direct, &mut self.buffer[..BEHIND])?;
         drop(guard);
         let placed = (got.unwrap_or(0) as u64).min(body.left);

@@ -29,6 +29,10 @@ impl Book {
         }
     }
 
+    pub(super) fn world(&self) -> usize {
+        self.places.len()
+    }
+
     pub(super) fn check_in(&mut self, rank: u32, world: u32, place: Place) -> Result<(), Trouble> {
         let ours = self.places.len() as u32;
         if world != ours {

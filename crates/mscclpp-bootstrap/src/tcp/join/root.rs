@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -23,6 +23,9 @@ use crate::{BootstrapError, Deadline, socket};
 const NEWS_EVERY: Duration = Duration::from_millis(250);
 /// How long the last words to the ranks may take when joining failed.
 const LAST_WORDS: Duration = Duration::from_millis(50);
+/// How long, after a failure, those who come late are told of it; ranks are
+/// started at about the same time.
+const LATECOMERS: Duration = Duration::from_secs(1);
 /// How long they may take when all is well.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Descriptors that rank 0 keeps free for everything but waiting ranks.
@@ -67,6 +70,8 @@ pub(super) async fn host(node: &Arc<Node>, mut join: Join) -> Result<Vec<Place>,
         nonce,
         deadline: join.deadline,
         registry,
+        start: Instant::now(),
+        came: 0,
         seats: HashMap::new(),
         tasks: JoinSet::new(),
         events,
@@ -132,6 +137,9 @@ struct Gathering {
     nonce: [u8; 32],
     deadline: Deadline,
     registry: Arc<Registry>,
+    start: Instant,
+    /// How many have come; also their numbers.
+    came: u64,
     seats: HashMap<u64, Seat>,
     tasks: JoinSet<()>,
     events: UnboundedSender<(u64, Event)>,
@@ -140,27 +148,47 @@ struct Gathering {
 impl Gathering {
     async fn run(
         &mut self,
-        arrived: UnboundedReceiver<TcpStream>,
+        mut arrived: UnboundedReceiver<TcpStream>,
         said: UnboundedReceiver<(u64, Event)>,
     ) -> Result<(), BootstrapError> {
-        let outcome = self.gather(arrived, said).await;
+        let outcome = self.gather(&mut arrived, said).await;
         let (last, time) = match &outcome {
             Ok(()) => (Answer::Go, FAREWELL),
             Err(trouble) => (Answer::Failed(trouble.clone()), LAST_WORDS),
         };
-        for (_, seat) in self.seats.drain() {
-            // A rank that is gone needs no answer.
-            let _ = seat.answers.send(last.clone());
+        self.dismiss(&last);
+        if matches!(&outcome, Err(trouble) if !matches!(trouble, Trouble::Missing { .. })) {
+            self.tell_latecomers(&mut arrived, &last).await;
         }
         let all = async { while self.tasks.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(time, all).await;
         outcome.map_err(|trouble| self.error(trouble))
     }
 
+    /// Gives every seat its last answer.
+    fn dismiss(&mut self, last: &Answer) {
+        for (_, seat) in self.seats.drain() {
+            // A rank that is gone needs no answer.
+            let _ = seat.answers.send(last.clone());
+        }
+    }
+
+    async fn tell_latecomers(&mut self, arrived: &mut UnboundedReceiver<TcpStream>, last: &Answer) {
+        let limit = self.deadline.at_most(LATECOMERS).at();
+        let limit = tokio::time::Instant::from_std(limit);
+        while self.came + 1 < self.book.world() as u64 {
+            match tokio::time::timeout_at(limit, arrived.recv()).await {
+                Ok(Some(stream)) => self.seat(stream),
+                _ => return,
+            }
+            self.dismiss(last);
+        }
+    }
+
     fn error(&self, trouble: Trouble) -> BootstrapError {
         let mut error = trouble.into_error(0);
         if let BootstrapError::Timeout { hint, .. } = &mut error {
-            let failed = self.registry.failed_proofs();
+            let failed = self.registry.unproven();
             if failed > 0 {
                 *hint = format!(
                     "{failed} connections failed their proof; do all ranks have the same secret?"
@@ -172,13 +200,12 @@ impl Gathering {
 
     async fn gather(
         &mut self,
-        mut arrived: UnboundedReceiver<TcpStream>,
+        arrived: &mut UnboundedReceiver<TcpStream>,
         mut said: UnboundedReceiver<(u64, Event)>,
     ) -> Result<(), Trouble> {
         let limit = tokio::time::Instant::from_std(self.deadline.at());
         let mut news = tokio::time::interval(NEWS_EVERY);
         let mut told = Vec::new();
-        let mut next = 0;
         while !self.book.all_ready() {
             tokio::select! {
                 () = tokio::time::sleep_until(limit) => {
@@ -187,10 +214,7 @@ impl Gathering {
                         waited: self.deadline.budget(),
                     });
                 }
-                Some(stream) = arrived.recv() => {
-                    self.seat(next, stream);
-                    next += 1;
-                }
+                Some(stream) = arrived.recv() => self.seat(stream),
                 Some((number, event)) = said.recv() => self.hear(number, event)?,
                 _ = news.tick() => {
                     let missing = self.book.missing();
@@ -204,7 +228,9 @@ impl Gathering {
         Ok(())
     }
 
-    fn seat(&mut self, number: u64, stream: TcpStream) {
+    fn seat(&mut self, stream: TcpStream) {
+        let number = self.came;
+        self.came += 1;
         let (answers, outbox) = unbounded_channel();
         let events = self.events.clone();
         self.tasks.spawn(attend(number, stream, events, outbox));
@@ -241,6 +267,12 @@ impl Gathering {
             }
             (Event::Said(Visit::Sorry { cause }), Some(rank)) => {
                 return Err(Trouble::Other { rank, cause });
+            }
+            (Event::Said(Visit::GaveUp), Some(_)) => {
+                return Err(Trouble::Missing {
+                    ranks: self.book.missing(),
+                    waited: self.start.elapsed(),
+                });
             }
             (Event::Lost(cause), Some(rank)) => {
                 return Err(Trouble::Died {

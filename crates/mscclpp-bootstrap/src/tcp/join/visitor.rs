@@ -19,6 +19,8 @@ use crate::{BootstrapError, Deadline, socket};
 /// An address from a file is tried for this long before the file is read again:
 /// it may be left over from an earlier job.
 const FILE_TRUST: Duration = Duration::from_secs(1);
+/// How long telling rank 0 that this rank waits no longer may take.
+const LAST_WORDS: Duration = Duration::from_millis(20);
 
 pub(super) async fn visit(node: &Arc<Node>, join: Join) -> Result<(), BootstrapError> {
     let root = match &join.meeting {
@@ -119,7 +121,13 @@ impl Visitor<'_> {
         self.say(&mut writer, &check_in).await?;
         let mut doing = "joining: checking in with rank 0";
         loop {
-            match self.hear(&mut reader, doing).await? {
+            let answer = self.hear(&mut reader, doing).await;
+            if matches!(&answer, Err(error) if error.is_timeout()) {
+                // So that rank 0 can tell this from a death.
+                let word = wire::write(&mut writer, &Visit::GaveUp);
+                let _ = tokio::time::timeout(LAST_WORDS, word).await;
+            }
+            match answer? {
                 Answer::Seated { nonce } => {
                     listening.admit(node, secret, &nonce);
                     doing = "joining: not all ranks checked in with rank 0";

@@ -31,6 +31,8 @@ pub(super) enum Visit {
     Sorry {
         cause: String,
     },
+    /// This rank waits no longer.
+    GaveUp,
 }
 
 /// From rank 0 to a visitor.
@@ -169,7 +171,7 @@ mod tests {
     proptest! {
         #[test]
         fn records_come_back(rank: u32, world: u32, place in place(), nonce: [u8; 32], ranks in proptest::collection::vec(any::<u32>(), 0..NAMED), cause in ".{0,99}") {
-            for visit in [Visit::CheckIn { rank, world, place }, Visit::Ready, Visit::Sorry { cause: cause.clone() }] {
+            for visit in [Visit::CheckIn { rank, world, place }, Visit::Ready, Visit::GaveUp, Visit::Sorry { cause: cause.clone() }] {
                 prop_assert_eq!(&round_trip(&visit), &visit);
             }
             let waited = Duration::from_millis(u64::from(world));
@@ -188,8 +190,20 @@ mod tests {
 
         #[test]
         fn a_place_takes_few_bytes(place in place()) {
-            prop_assert!(message::encode(&place).unwrap().len() <= 48);
+            prop_assert!(message::encode(&place).unwrap().len() <= 56);
         }
+    }
+
+    #[test]
+    fn the_table_of_a_large_world_is_small() {
+        let place = |rank: u32| Place {
+            address: (std::net::Ipv4Addr::from(0x0a00_0000 + rank / 8), 40000).into(),
+            host: u64::MAX / u64::from(rank + 1),
+        };
+        let places: Vec<Place> = (0..4096).map(place).collect();
+        let bytes = message::encode(&places).unwrap().len();
+        println!("4096 ranks: {bytes} bytes");
+        assert!(bytes <= 24 * places.len());
     }
 
     #[test]
