@@ -21,9 +21,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const SMALL: u64 = 64;
 const LARGE: u64 = 16 << 20;
-const ECHOES: u64 = 20_000;
-const WRITES: u64 = 100;
-const ROUNDS: usize = 5;
+const ECHOES: u64 = 5_000;
+const WRITES: u64 = 50;
+const ROUNDS: usize = 3;
 /// Where the token lies: after the payload.
 const TOKEN: u64 = LARGE;
 
@@ -107,7 +107,7 @@ impl End {
         let mut looks = 0u32;
         while self.buffer.load_u64(TOKEN)? < self.seen {
             looks += 1;
-            if looks < 64 {
+            if looks < 16 {
                 std::hint::spin_loop();
             } else {
                 thread::yield_now();

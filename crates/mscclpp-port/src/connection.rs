@@ -19,8 +19,10 @@ use crate::transport::{Progress, Transport, TransportKind};
 /// One end of a connection to a peer.
 ///
 /// Operations execute at the peer in the order in which they were posted here; a signal or an
-/// accumulate makes everything posted before it visible to whoever sees its value. Between
-/// connections there is no order. The source of a write may be read until a flush that was
+/// accumulate makes everything posted before it visible to whoever sees its value. Inside one write
+/// there is no order between 8-byte words; an aligned word is never torn in a write of less than
+/// 16 KiB, and in a longer one its half at the lower address comes first. Between connections there
+/// is no order. The source of a write may be read until a flush that was
 /// requested after it is done.
 ///
 /// The first error that ends the connection stays: every later operation returns it, and kernels

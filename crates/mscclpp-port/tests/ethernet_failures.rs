@@ -168,7 +168,7 @@ fn registrations_check_their_range() {
     assert!(out(a.register_memory(&buffer, 0..101)));
     assert!(out(a.register_memory(&buffer, 50..=100)));
     assert!(out(a.register_memory(&buffer, 0..=u64::MAX)));
-    for empty in [0..0, 100..100, 50..40] {
+    for empty in [0..0, 50..50, 100..100] {
         let error = a.register_memory(&buffer, empty).unwrap_err();
         assert!(matches!(error, Error::InvalidUsage { .. }), "{error}");
     }

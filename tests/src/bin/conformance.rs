@@ -25,7 +25,8 @@ fn main() -> ExitCode {
         return list(&options);
     }
     match join() {
-        Ok(control) => run(&control, &options, cases::all()),
+        Ok(control) if run(&control, &options, cases::all()).failed() => ExitCode::FAILURE,
+        Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("the ranks of the suite do not meet: {error}");
             println!("0 passed, 1 failed, 0 skipped");

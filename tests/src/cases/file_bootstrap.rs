@@ -11,7 +11,7 @@ use std::time::Duration;
 use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, Tag};
 
 /// The four methods that a bootstrap must have, and no more.
-pub(super) struct FileBootstrap {
+pub(crate) struct FileBootstrap {
     directory: PathBuf,
     rank: usize,
     world: usize,
@@ -21,7 +21,7 @@ pub(super) struct FileBootstrap {
 }
 
 impl FileBootstrap {
-    pub(super) fn new(directory: PathBuf, rank: usize, world: usize) -> Self {
+    pub(crate) fn new(directory: PathBuf, rank: usize, world: usize) -> Self {
         Self {
             directory,
             rank,

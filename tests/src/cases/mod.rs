@@ -19,6 +19,8 @@ mod ping_pong;
 use crate::backend::BACKENDS;
 use crate::harness::{Registry, Test};
 
+#[cfg(test)]
+pub(crate) use file_bootstrap::FileBootstrap;
 pub use jobs::{join_seconds, play};
 
 /// Every test, in the order in which they run: what others stand on first.

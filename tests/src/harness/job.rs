@@ -237,7 +237,8 @@ pub fn watch_parent(limit: Duration) -> Receiver<()> {
 pub fn published(root_file: &Path, deadline: Deadline) -> anyhow::Result<String> {
     loop {
         match fs::read_to_string(root_file) {
-            Ok(text) => return Ok(text.trim().to_owned()),
+            // The address is the last line.
+            Ok(text) => return Ok(text.lines().last().unwrap_or_default().to_owned()),
             Err(error) if deadline.expired() => {
                 return Err(error).context("rank 0 of the job does not publish its address");
             }

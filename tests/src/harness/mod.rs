@@ -22,5 +22,6 @@ pub use filter::{Filter, selected};
 pub use job::{Job, published, watch_parent};
 pub use options::{Options, Profile};
 pub use process::{cpu_time, threads};
+pub use report::Report;
 pub use runner::run;
 pub use test::{Body, Outcome, Registry, Skip, Stuck, Test, TestResult, Verdict};

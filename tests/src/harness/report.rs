@@ -9,11 +9,12 @@ use super::test::{Test, Verdict};
 
 /// Counts on every rank, prints on one.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub struct Report {
     prints: bool,
     passed: usize,
     failed: usize,
     skipped: usize,
+    /// Something went wrong that no test counts.
     lost: bool,
 }
 
@@ -64,14 +65,22 @@ impl Report {
         }
     }
 
-    /// This rank lost the others.
-    pub(super) fn lost(&mut self) {
+    /// This rank lost the others in the midst of a test.
+    pub(super) fn lost(&mut self, name: &str, error: &anyhow::Error) {
+        eprintln!("{name}: {error:#}");
         self.lost = true;
-        self.failed += 1;
+    }
+
+    /// The command line selects no test: a typing error, more likely than a wish.
+    pub(super) fn nothing_selected(&mut self, filter: &str) {
+        if self.prints {
+            eprintln!("no test is selected (--filter={filter})");
+        }
+        self.lost = true;
     }
 
     /// Whether the run is a failure.
-    pub(super) fn failed(&self) -> bool {
+    pub fn failed(&self) -> bool {
         self.failed > 0 || self.lost
     }
 
@@ -80,7 +89,8 @@ impl Report {
         self.print(&self.last_line());
     }
 
-    fn last_line(&self) -> String {
+    /// The tally.
+    pub(super) fn last_line(&self) -> String {
         format!(
             "{} passed, {} failed, {} skipped",
             self.passed, self.failed, self.skipped

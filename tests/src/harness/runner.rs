@@ -4,9 +4,8 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
-use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,8 +26,9 @@ const BODY_MARGIN: Duration = Duration::from_secs(2);
 /// How long ranks wait for each other's outcome beyond the deadline of the test.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Runs the selected tests. All ranks of `control` call it with equal options and tests.
-pub fn run(control: &Control, options: &Options, tests: Vec<Test>) -> ExitCode {
+/// Runs the selected tests, and prints what comes of them on rank 0. All ranks of `control` call it
+/// with equal options and tests.
+pub fn run(control: &Control, options: &Options, tests: Vec<Test>) -> Report {
     remember_panics();
     let tests: Vec<Arc<Test>> = tests
         .into_iter()
@@ -37,7 +37,7 @@ pub fn run(control: &Control, options: &Options, tests: Vec<Test>) -> ExitCode {
         .collect();
     let mut report = Report::new(control.rank() == 0);
     if tests.is_empty() {
-        eprintln!("no test has this name: --filter={}", options.filter);
+        report.nothing_selected(&options.filter);
     }
     for (number, test) in tests.iter().enumerate() {
         let start = Instant::now();
@@ -55,18 +55,13 @@ pub fn run(control: &Control, options: &Options, tests: Vec<Test>) -> ExitCode {
                 }
             }
             Err(error) => {
-                eprintln!("rank {}: {}: {error:#}", control.rank(), test.name);
-                report.lost();
+                report.lost(&test.name, &error);
                 break;
             }
         }
     }
     report.summary();
-    if tests.is_empty() || report.failed() {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
+    report
 }
 
 /// This rank's part of one test: its body on a thread of its own, until the deadline.
@@ -160,11 +155,14 @@ thread_local! {
 
 /// Keeps where a panic of this thread happened, besides what the default hook prints.
 fn remember_panics() {
-    let default = panic::take_hook();
-    panic::set_hook(Box::new(move |info| {
-        LAST_PANIC.with_borrow_mut(|last| *last = info.location().map(ToString::to_string));
-        default(info);
-    }));
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let default = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            LAST_PANIC.with_borrow_mut(|last| *last = info.location().map(ToString::to_string));
+            default(info);
+        }));
+    });
 }
 
 fn panic_text(payload: &(dyn Any + Send)) -> String {
@@ -178,26 +176,4 @@ fn panic_text(payload: &(dyn Any + Send)) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_is_a_failure_that_tells_what_and_where() {
-        remember_panics();
-        let Outcome::Fail(text) = outcome(|| panic!("seven is {}", 7)) else {
-            panic!()
-        };
-        assert!(
-            text.contains("seven is 7") && text.contains("runner.rs:"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn a_skip_is_told_apart_from_an_error_even_under_context() {
-        let skipped = outcome(|| Err(Skip("no NIC".into()).into()));
-        assert_eq!(skipped, Outcome::Skip("no NIC".into()));
-        let failed = outcome(|| Err(anyhow::anyhow!("cause").context("step")));
-        assert_eq!(failed, Outcome::Fail("step: cause".into()));
-    }
-}
+mod tests;

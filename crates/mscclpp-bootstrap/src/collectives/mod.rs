@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use self::envelope::{Envelope, Kind};
 pub use self::turns::Turns;
 use self::turns::{Turn, UNCOUNTED};
+use crate::failure::{FailureKind, PeerFailure};
 use crate::{Bootstrap, BootstrapError, Deadline, ReduceOp, Tag};
 
 /// One collective of one rank, under way.
@@ -104,6 +105,17 @@ impl<'a, B: Bootstrap + ?Sized> Round<'a, B> {
         }
     }
 
+    /// The death of a member, if one is known.
+    fn death(&self) -> Option<PeerFailure> {
+        let died = |failure: &PeerFailure| failure.kind == FailureKind::Died;
+        match self.members {
+            None => self.bootstrap.known_failure().filter(died),
+            Some(members) => (members.iter())
+                .filter_map(|rank| self.bootstrap.failure_of(*rank))
+                .find(died),
+        }
+    }
+
     /// Says in which step of what a send or receive failed.
     fn named(&self, error: BootstrapError, peer: usize, step: u32, doing: &str) -> BootstrapError {
         let place = format!("{}, {doing} rank {peer}", self.envelope(step));
@@ -126,10 +138,14 @@ impl<'a, B: Bootstrap + ?Sized> Round<'a, B> {
                 operation: place,
                 cause,
             },
-            BootstrapError::PeerLeft { rank, observer, .. } => BootstrapError::PeerLeft {
-                rank,
-                observer,
-                operation: place,
+            // Whoever meets a death in a collective may leave at once: the death is the reason.
+            BootstrapError::PeerLeft { rank, observer, .. } => match self.death() {
+                Some(death) => BootstrapError::from_failure(&death, observer, place),
+                None => BootstrapError::PeerLeft {
+                    rank,
+                    observer,
+                    operation: place,
+                },
             },
             other => other,
         }

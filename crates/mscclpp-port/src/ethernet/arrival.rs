@@ -2,7 +2,7 @@
 //! How the stream of a connection comes to be: one end dials, the other accepts, both prove that
 //! they have the job's key and each other's records.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,27 +68,39 @@ impl Arrival {
             })
         } else {
             Ok(Self {
-                wait: Box::new(move |given_up| {
-                    loop {
-                        match link::connect(address, id, &key, deadline.at_most(DIAL)) {
-                            Ok(stream) => return Ok(stream),
-                            // The peer may not expect us yet: its call comes when it comes.
-                            Err(
-                                BootstrapError::LinkTimeout { .. }
-                                | BootstrapError::ProofRefused { .. },
-                            ) if !deadline.expired() && !given_up() => {}
-                            Err(error) => {
-                                return Err(failed(
-                                    format!("connecting to {address}"),
-                                    rank,
-                                    error,
-                                ));
-                            }
-                        }
-                    }
-                }),
+                wait: Box::new(move |given_up| dial(address, id, &key, deadline, rank, given_up)),
                 cancel: Box::new(|| {}),
             })
+        }
+    }
+}
+
+/// Dials until the peer expects us: its call comes when it comes.
+fn dial(
+    address: SocketAddr,
+    id: LinkId,
+    key: &LinkKey,
+    deadline: Deadline,
+    rank: Option<usize>,
+    given_up: GivenUp<'_>,
+) -> Result<TcpStream> {
+    loop {
+        match link::connect(address, id, key, deadline.at_most(DIAL)) {
+            Ok(stream) => return Ok(stream),
+            Err(BootstrapError::LinkTimeout { .. } | BootstrapError::ProofRefused { .. })
+                if !deadline.expired() && !given_up() => {}
+            // To strangers, an end that is not expected and a key that does not fit look alike.
+            Err(BootstrapError::ProofRefused { .. }) => {
+                return Err(Error::Timeout {
+                    operation: format!(
+                        "connecting to {address}, where the peer has not connected its endpoint \
+                         to this one or has another job's key"
+                    ),
+                    rank,
+                    waited: deadline.budget(),
+                });
+            }
+            Err(error) => return Err(failed(format!("connecting to {address}"), rank, error)),
         }
     }
 }

@@ -13,16 +13,12 @@ use rustix::io::Errno;
 
 use crate::error::Error;
 use crate::ethernet::arrival::Wait;
+use crate::ethernet::patience::Patience;
 use crate::ethernet::receiver::{Inbound, Received, Receiver};
 use crate::ethernet::sender::Pumped;
 use crate::ethernet::socket::Socket;
 use crate::ethernet::{LINGER, Shared};
 use crate::refusal::Refused;
-
-/// Looks at the socket before the thread starts to yield, and before it parks. A look is a system
-/// call of a fraction of a microsecond; waking a parked thread can take tens of them.
-const SPINS: u32 = 1;
-const YIELDS: u32 = 150;
 
 /// Runs until the connection is over.
 pub(super) fn run(shared: &Shared, arrival: Wait) {
@@ -82,13 +78,22 @@ enum State {
     Leaving,
 }
 
+/// What a look at the socket found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Arrived {
+    Nothing,
+    /// Something, and more may be there.
+    Some,
+    /// Something, and that was all.
+    All,
+}
+
 struct Io<'a> {
     shared: &'a Shared,
     socket: &'a Socket,
     receiver: Receiver,
     state: State,
-    /// Looks in vain since something arrived.
-    idle: u32,
+    patience: Patience,
     stall: Stall,
     /// When the end of this side must be over.
     leave_by: Option<Instant>,
@@ -104,7 +109,7 @@ impl<'a> Io<'a> {
             socket,
             receiver: Receiver::new(shared.table.clone()),
             state: State::Open,
-            idle: 0,
+            patience: Patience::new(),
             stall: Stall::new(),
             leave_by: None,
             steps: 0,
@@ -121,41 +126,52 @@ impl<'a> Io<'a> {
         if self.steps.is_multiple_of(256) || self.closing() {
             self.look_around()?;
         }
-        let received = match self.state {
+        let arrived = match self.state {
             State::Open => self.receive()?,
             State::Discarding | State::Leaving => self.discard()?,
         };
         let sender = &self.shared.sender;
-        if sender.is_stuck() {
-            let at_most = if received {
-                Duration::ZERO
-            } else {
-                self.tick()
+        if let Some(cause) = self.shared.broken.get() {
+            if arrived == Arrived::Nothing {
+                if !self.closing() {
+                    self.shared.peer_down(cause);
+                }
+                return Err(Over);
+            }
+        } else if sender.is_stuck() {
+            let at_most = match arrived {
+                Arrived::Some => Duration::ZERO,
+                Arrived::All | Arrived::Nothing => self.tick(),
             };
             if self.park(at_most)? {
                 self.pump()?;
             }
-        } else if sender.has_answer() {
-            self.pump()?;
-        } else if received {
-            self.idle = 0;
         } else {
-            self.wait()?;
+            if sender.has_answer() {
+                self.pump()?;
+            }
+            if arrived != Arrived::Nothing {
+                self.patience.restore();
+            }
+            if arrived != Arrived::Some && !self.patience.yielded() {
+                self.park(self.tick())?;
+            }
         }
         Ok(())
     }
 
-    /// Executes what is there; whether there was anything.
-    fn receive(&mut self) -> Result<bool, Over> {
+    /// Executes what is there.
+    fn receive(&mut self) -> Result<Arrived, Over> {
         let shared = self.shared;
         let mut handler = Handler {
             shared,
             over: false,
         };
         match self.receiver.receive(self.socket, &mut handler) {
-            Ok(Ok(Received::Bytes)) if handler.over => Err(Over),
-            Ok(Ok(Received::Bytes)) => Ok(true),
-            Ok(Ok(Received::Nothing)) => Ok(false),
+            Ok(Ok(Received::Bytes { .. })) if handler.over => Err(Over),
+            Ok(Ok(Received::Bytes { drained: true })) => Ok(Arrived::All),
+            Ok(Ok(Received::Bytes { drained: false })) => Ok(Arrived::Some),
+            Ok(Ok(Received::Nothing)) => Ok(Arrived::Nothing),
             Ok(Ok(Received::End)) if self.closing() => Err(Over),
             Ok(Ok(Received::End)) => {
                 let cause = if self.receiver.mid_frame() {
@@ -173,7 +189,7 @@ impl<'a> Io<'a> {
                 shared.status.fail(Error::RefusedPeer { rank, refused });
                 shared.event.ring_if_armed();
                 self.state = State::Discarding;
-                Ok(true)
+                Ok(Arrived::Some)
             }
             Err(_) if self.closing() => Err(Over),
             Err(error) => {
@@ -183,10 +199,10 @@ impl<'a> Io<'a> {
         }
     }
 
-    fn discard(&mut self) -> Result<bool, Over> {
+    fn discard(&mut self) -> Result<Arrived, Over> {
         match self.receiver.discard(self.socket) {
-            Ok(Received::Bytes) => Ok(true),
-            Ok(Received::Nothing) => Ok(false),
+            Ok(Received::Bytes { .. }) => Ok(Arrived::Some),
+            Ok(Received::Nothing) => Ok(Arrived::Nothing),
             // The connection was over before: nothing new to tell.
             Ok(Received::End) | Err(_) => Err(Over),
         }
@@ -201,23 +217,14 @@ impl<'a> Io<'a> {
             Ok(Pumped::Stuck) => sender.set_stuck(true),
             Err(error) => {
                 self.shared.pump_failed(error);
-                return Err(Over);
+                return if self.shared.status.is_failed() {
+                    Err(Over)
+                } else {
+                    Ok(())
+                };
             }
         }
         self.shared.event.ring_if_armed();
-        Ok(())
-    }
-
-    /// Nothing arrived and nothing can be sent: wait, first awake, then parked.
-    fn wait(&mut self) -> Result<(), Over> {
-        self.idle += 1;
-        if self.idle < SPINS {
-            std::hint::spin_loop();
-        } else if self.idle < SPINS + YIELDS {
-            thread::yield_now();
-        } else {
-            self.park(self.tick())?;
-        }
         Ok(())
     }
 
@@ -245,9 +252,6 @@ impl<'a> Io<'a> {
             }
         }
         let ready = fds[0].revents();
-        if !(ready & !PollFlags::OUT).is_empty() {
-            self.idle = 0;
-        }
         shared.wake.clear();
         self.look_around()?;
         Ok(ready.contains(PollFlags::OUT))

@@ -7,7 +7,10 @@
 //!
 //! What is promised, and to whom:
 //! - Posts execute in order. A signal or accumulate is a release at the receiver: who sees its
-//!   value sees all that was posted before it. Inside one write there is no order between bytes.
+//!   value sees all that was posted before it. Inside one write there is no order between words; an
+//!   aligned word of 8 bytes is never torn in a write of less than 16 KiB, and in a longer one its
+//!   half at the lower address comes first, so that a word with its flag in the upper half (an LL
+//!   packet) is whole when its flag is there.
 //! - A flush is acknowledged by the peer after it has executed everything before the flush. This
 //!   is stronger than a flush of MSCCL++, which ends when the bytes are in the socket.
 //! - Each operation is checked by the receiver against its own table: key, range without overflow,
@@ -21,11 +24,13 @@ mod arrival;
 mod event;
 mod frame;
 mod io;
+mod patience;
 mod receiver;
 mod sender;
 mod socket;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod wire;
 
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -40,8 +45,9 @@ use crate::context::ContextId;
 use crate::error::{Error, Result};
 use crate::ethernet::event::Event;
 use crate::ethernet::frame::Frame;
-use crate::ethernet::sender::{Post, PostError, PumpError, Pumped, Sender};
+use crate::ethernet::sender::{Post, PostError, Pumped, Sender};
 use crate::ethernet::socket::Socket;
+use crate::ethernet::wire::PumpError;
 use crate::memory::{RegisteredMemory, RegistrationTable, Target};
 use crate::status::StickyStatus;
 use crate::transport::{Progress, Transport};
@@ -90,6 +96,9 @@ struct Shared {
     event: Event,
     /// The owner is gone: send what is queued and say goodbye.
     closing: AtomicBool,
+    /// Why nothing can be sent any more. What the peer said last, if anything, tells more and is
+    /// still to be read.
+    broken: OnceLock<String>,
     /// The owner has waited long enough.
     given_up: AtomicBool,
     done: Mutex<bool>,
@@ -111,6 +120,7 @@ impl EthernetTransport {
             wake: event()?,
             event: event()?,
             closing: AtomicBool::new(false),
+            broken: OnceLock::new(),
             given_up: AtomicBool::new(false),
             done: Mutex::new(false),
             done_changed: Condvar::new(),
@@ -161,7 +171,11 @@ impl Shared {
     fn pump_failed(&self, error: PumpError) {
         match error {
             PumpError::SourceGone => self.fail(Error::SourceGone { rank: self.rank }),
-            PumpError::Socket(error) => self.peer_down(format!("sending failed: {error}")),
+            PumpError::Socket(error) => {
+                let _ = self.broken.set(format!("sending failed: {error}"));
+                self.sender.set_stuck(true);
+                self.wake.ring();
+            }
         }
     }
 

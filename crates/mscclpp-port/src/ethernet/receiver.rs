@@ -15,8 +15,15 @@ use crate::shared;
 
 /// Size of the receive buffer.
 const BUFFER: usize = 64 << 10;
-/// Payloads with at least this much to come go straight to their destination.
-const DIRECT: u64 = 16 << 10;
+/// Payloads of at least this much go straight to their destination, and an aligned word of them may
+/// be seen half-written, the half at the lower address first. That takes copies by the operating
+/// system that ascend, which only this architecture promises; elsewhere all payloads are copied
+/// here, word by word.
+const DIRECT: u64 = if cfg!(target_arch = "x86_64") {
+    16 << 10
+} else {
+    u64::MAX
+};
 /// What is received behind such a payload: the next headers, and little of the next payload, which
 /// would be copied twice.
 const BEHIND: usize = 4 << 10;
@@ -36,7 +43,10 @@ pub(crate) trait Inbound {
 /// What one receive gave.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    Bytes,
+    /// Bytes; and whether the socket had no more of them.
+    Bytes {
+        drained: bool,
+    },
     Nothing,
     End,
 }
@@ -47,6 +57,8 @@ struct Body {
     key: u64,
     offset: u64,
     left: u64,
+    /// Whether the payload goes straight to its destination.
+    direct: bool,
 }
 
 pub(crate) struct Receiver {
@@ -56,6 +68,8 @@ pub(crate) struct Receiver {
     end: usize,
     body: Option<Body>,
     ticket: u64,
+    /// Bytes that the last receive had room for.
+    asked: usize,
 }
 
 impl Receiver {
@@ -68,6 +82,7 @@ impl Receiver {
             end: 0,
             body: None,
             ticket: 0,
+            asked: 0,
         }
     }
 
@@ -79,11 +94,12 @@ impl Receiver {
         inbound: &mut impl Inbound,
     ) -> io::Result<Result<Received, Refused>> {
         let got = match self.body {
-            Some(body) if body.left >= DIRECT => match self.receive_direct(socket, body)? {
+            Some(body) if body.direct => match self.receive_direct(socket, body)? {
                 Ok(got) => got,
                 Err(refused) => return Ok(Err(refused)),
             },
             _ => {
+                self.asked = self.buffer.len() - self.end;
                 let got = receive_into(socket, &mut [], &mut self.buffer[self.end..])?;
                 self.end += got.unwrap_or(0);
                 got
@@ -92,7 +108,10 @@ impl Receiver {
         Ok(match got {
             None => Ok(Received::Nothing),
             Some(0) => Ok(Received::End),
-            Some(_) => self.execute(inbound).map(|()| Received::Bytes),
+            Some(got) => {
+                let drained = got < self.asked;
+                self.execute(inbound).map(|()| Received::Bytes { drained })
+            }
         })
     }
 
@@ -106,7 +125,9 @@ impl Receiver {
         Ok(match receive_into(socket, &mut [], &mut self.buffer)? {
             None => Received::Nothing,
             Some(0) => Received::End,
-            Some(_) => Received::Bytes,
+            Some(got) => Received::Bytes {
+                drained: got < self.buffer.len(),
+            },
         })
     }
 
@@ -133,6 +154,7 @@ impl Receiver {
             base,
             len: body.left as usize,
         }];
+        self.asked = body.left as usize + BEHIND;
         let got = receive_into(socket, &mut direct, &mut self.buffer[..BEHIND])?;
         drop(guard);
         let placed = (got.unwrap_or(0) as u64).min(body.left);
@@ -147,9 +169,9 @@ impl Receiver {
             if let Some(body) = self.body {
                 let there = ((self.end - self.start) as u64).min(body.left);
                 let bytes = &self.buffer[self.start..self.start + there as usize];
-                self.place(body, bytes)?;
-                self.start += there as usize;
-                self.body = body.advance(there);
+                let placed = self.place(body, bytes)?;
+                self.start += placed as usize;
+                self.body = body.advance(placed);
                 if self.body.is_some() {
                     break;
                 }
@@ -162,7 +184,7 @@ impl Receiver {
             self.start += HEADER;
             self.dispatch(frame, inbound)?;
         }
-        // What is left is less than a header: make room behind it.
+        // What is left is less than a header, or less than a word: make room behind it.
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         Ok(())
@@ -175,6 +197,7 @@ impl Receiver {
                     key,
                     offset,
                     left: len,
+                    direct: len >= DIRECT,
                 };
                 // Refuse before the payload arrives, and before any of it is placed.
                 let region = self.table.open_for_write(key);
@@ -219,18 +242,24 @@ impl Receiver {
         }
     }
 
-    fn place(&self, body: Body, bytes: &[u8]) -> Result<(), Refused> {
+    /// Copies what is there of a payload, and returns how much of it was taken: all of it, or as
+    /// much as ends with a word if the rest of that word has not arrived.
+    fn place(&self, body: Body, bytes: &[u8]) -> Result<u64, Refused> {
         if bytes.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let region = self.table.open_for_write(body.key);
         region
             .and_then(|region| {
                 let guard = region.enter().ok_or(Refusal::UnknownKey)?;
                 let to = guard.range(body.offset, bytes.len() as u64)?;
+                let mut len = bytes.len();
+                if !body.direct && (len as u64) < body.left {
+                    len = len.saturating_sub((to.addr() + len) % 8);
+                }
                 // SAFETY: the guard checked the range and keeps it valid.
-                unsafe { shared::store(to, bytes) };
-                Ok(())
+                unsafe { shared::store(to, &bytes[..len]) };
+                Ok(len as u64)
             })
             .map_err(|reason| body.refused(reason))
     }
@@ -267,6 +296,7 @@ impl Body {
             key,
             offset,
             left: len,
+            ..
         } = self;
         Refused {
             operation: Operation::Write,

@@ -11,8 +11,9 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use crate::ethernet::frame::{Frame, HEADER, MAX_PAYLOAD};
-use crate::ethernet::socket::{Range, Ranges, Socket};
+use crate::ethernet::frame::{Frame, MAX_PAYLOAD};
+use crate::ethernet::socket::Socket;
+use crate::ethernet::wire::{MAX_FRAMES, Outgoing, PumpError, send};
 use crate::memory::{Region, Target};
 use crate::refusal::Refused;
 
@@ -51,13 +52,6 @@ pub(crate) enum Pumped {
     Stuck,
 }
 
-#[derive(Debug)]
-pub(crate) enum PumpError {
-    /// Raw memory that a write was to read is not registered any more.
-    SourceGone,
-    Socket(io::Error),
-}
-
 #[derive(Default)]
 struct Queue {
     posts: VecDeque<Post>,
@@ -68,16 +62,6 @@ struct Queue {
     requested: u64,
     /// No more posts.
     closed: bool,
-}
-
-/// A frame on its way into the socket.
-struct Outgoing {
-    header: [u8; HEADER],
-    payload: Option<(Arc<Region>, u64, u64)>,
-    /// Bytes of header and payload that the socket has taken.
-    sent: usize,
-    /// Whether a post of the queue ends with this frame.
-    ends_post: bool,
 }
 
 pub(crate) struct Sender {
@@ -283,8 +267,7 @@ impl Sender {
     /// Takes frames from the queue until a batch is full. What answers the peer goes first.
     fn refill(&self, wire: &mut VecDeque<Outgoing>) {
         let mut bytes: u64 = wire.iter().map(Outgoing::payload_left).sum();
-        // Two ranges a frame.
-        if wire.len() >= 32 || bytes >= BATCH_BYTES {
+        if wire.len() >= MAX_FRAMES || bytes >= BATCH_BYTES {
             return;
         }
         let mut queue = lock(&self.queue);
@@ -295,7 +278,7 @@ impl Sender {
         if let Some(refused) = queue.nack.take() {
             wire.push_back(Outgoing::control(Frame::Nack(refused)));
         }
-        while wire.len() < 32 && bytes < BATCH_BYTES {
+        while wire.len() < MAX_FRAMES && bytes < BATCH_BYTES {
             match queue.posts.front_mut() {
                 Some(Post::Write {
                     target,
@@ -358,66 +341,4 @@ impl Sender {
             wire.pop_front();
         }
     }
-}
-
-impl Outgoing {
-    fn control(frame: Frame) -> Self {
-        Self {
-            header: frame.encode(),
-            payload: None,
-            sent: 0,
-            ends_post: false,
-        }
-    }
-
-    fn payload_len(&self) -> u64 {
-        self.payload.as_ref().map_or(0, |(_, _, len)| *len)
-    }
-
-    fn payload_left(&self) -> u64 {
-        self.payload_len() - (self.sent.saturating_sub(HEADER)) as u64
-    }
-
-    fn left(&self) -> usize {
-        HEADER + self.payload_len() as usize - self.sent
-    }
-}
-
-/// Sends the batch in one call; returns how many bytes the socket took.
-fn send(wire: &mut VecDeque<Outgoing>, socket: &Socket) -> Result<usize, PumpError> {
-    let mut ranges = Ranges::new();
-    // Regions stay open during the call, which copies no more than the socket's buffer takes.
-    let mut guards = Vec::new();
-    for frame in wire.iter_mut() {
-        if ranges.left() < 2 {
-            break;
-        }
-        if frame.sent < HEADER {
-            let rest = &mut frame.header[frame.sent..];
-            ranges.push(Range {
-                base: rest.as_mut_ptr(),
-                len: rest.len(),
-            });
-        }
-        if let Some((region, from, len)) = &frame.payload {
-            let done = frame.sent.saturating_sub(HEADER) as u64;
-            let guard = region.enter_as_source().ok_or(PumpError::SourceGone)?;
-            // Checked when posted; a region never shrinks.
-            let base = guard
-                .range(from + done, len - done)
-                .map_err(|_| PumpError::SourceGone)?;
-            ranges.push(Range {
-                base,
-                len: (len - done) as usize,
-            });
-            if guard.is_locked() {
-                guards.push(guard);
-            }
-        }
-    }
-    // SAFETY: headers are borrowed from `wire`, which is not touched until the call returns;
-    // payloads lie in regions that their buffers (held by the frame's `Arc`) or `guards` keep valid.
-    let sent = unsafe { socket.send(&mut ranges) };
-    drop(guards);
-    sent.map_err(PumpError::Socket)
 }

@@ -75,8 +75,10 @@ pub(crate) struct Socket {
 
 impl Socket {
     /// Takes a connected stream over: no delay for small frames, room for large ones, and a bound
-    /// on how long unacknowledged bytes or silence hide a cut network.
-    pub(crate) fn new(stream: TcpStream, dead_after: Duration) -> io::Result<Self> {
+    /// on how long unacknowledged bytes or silence hide a cut network: twice the time after which a
+    /// stall is seen, so that a peer which does not read is told from a network that is gone.
+    pub(crate) fn new(stream: TcpStream, stall_timeout: Duration) -> io::Result<Self> {
+        let dead_after = stall_timeout.saturating_mul(2);
         stream.set_nodelay(true)?;
         let socket = SockRef::from(&stream);
         socket.set_send_buffer_size(SOCKET_BUFFER)?;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 pub(crate) use record::MemoryRecord;
 pub use table::Access;
-pub(crate) use table::{Region, RegistrationTable, random_u64};
+pub(crate) use table::{Region, RegionGuard, RegistrationTable, random_u64};
 
 use crate::context::{Context, ContextId};
 use crate::error::{Error, check_range};
@@ -161,7 +161,9 @@ impl RegisteredMemory {
     /// A part of this memory as a memory of its own, with offsets that start at its first byte. It
     /// shares the registration: it needs no new exchange with the owner, and both keep it alive.
     ///
-    /// This is how a trigger, whose offsets have 32 bits, reaches beyond 4 GiB.
+    /// This is how a trigger, whose offsets have 32 bits, reaches beyond 4 GiB. It protects against
+    /// mistakes of the peer that gets it, not against malice: the owner checks what arrives against
+    /// the whole registration.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`]; [`Error::InvalidUsage`] if `len` is 0 or this is the placeholder.

@@ -127,6 +127,11 @@ impl RegionGuard<'_> {
         self.open.is_some()
     }
 
+    /// Whether this is a guard of `region`.
+    pub(crate) fn is_of(&self, region: &Region) -> bool {
+        std::ptr::eq(self.region, region)
+    }
+
     /// The address of `len` bytes at `offset`.
     pub(crate) fn range(&self, offset: u64, len: u64) -> Result<*mut u8, Refusal> {
         match offset.checked_add(len) {

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: MIT
+//! Who runs the state machine: a thread, or the caller.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::capability::{Capabilities, DeviceAddress};
+use crate::config::{DeviceConfig, EngineMode};
+use crate::error::Error;
+use crate::fault::{ControlOperation, FaultKind};
+use crate::link::{LinkEnd, LinkStream};
+use crate::nic::Nic;
+use crate::shell::Shell;
+use crate::time::Time;
+
+/// Effects carried out before the lock is let go for others.
+const BATCH: usize = 512;
+
+/// A doorbell page and what was stored to its register.
+type Rung = (u32, [u8; 8]);
+
+/// A device, as its handles and its engine share it.
+pub(crate) struct Inner {
+    pub(crate) name: String,
+    pub(crate) address: DeviceAddress,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) mode: EngineMode,
+    opened: Instant,
+    shell: Mutex<Shell>,
+    /// Callers that want the shell: the engine lets them have it.
+    wanted: AtomicUsize,
+    inbox: Mutex<Vec<Rung>>,
+    sleeping: AtomicBool,
+    /// Counts what the engine has been told of: it does not sleep on news.
+    news: AtomicU64,
+    /// Ends the engine's nap.
+    wake: OwnedFd,
+    stop: AtomicBool,
+}
+
+impl Inner {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Shell> {
+        self.wanted.fetch_add(1, Ordering::Relaxed);
+        let shell = self.shell.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wanted.fetch_sub(1, Ordering::Relaxed);
+        shell
+    }
+
+    /// Lets the shell go, and what it has freed.
+    pub(crate) fn unlock(mut shell: MutexGuard<'_, Shell>) {
+        let freed = std::mem::take(&mut shell.freed);
+        drop(shell);
+        drop(freed);
+    }
+
+    /// Tells the engine that there is something to look at.
+    pub(crate) fn wake(&self) {
+        self.news.fetch_add(1, Ordering::SeqCst);
+        if self.sleeping.swap(false, Ordering::SeqCst) {
+            // It fails only when the counter is full: then it is awake anyway.
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::at(self.opened.elapsed())
+    }
+
+    /// Asks the fault plan; waits if it says so.
+    pub(crate) fn admit(&self, operation: ControlOperation) -> Result<(), Error> {
+        let fault = self.lock().nic.common.config.faults.next(operation);
+        match fault {
+            Some(FaultKind::Refuse) => Err(Error::Refused { operation }),
+            Some(FaultKind::Delay(delay)) => {
+                thread::sleep(delay);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Stores to the doorbell register of `page`, seen by the NIC each time.
+    pub(crate) fn ring(&self, page: u32, value: [u8; 8]) {
+        self.inbox
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((page, value));
+        match self.mode {
+            EngineMode::Thread => self.wake(),
+            EngineMode::Inline => self.run_until_idle(),
+            EngineMode::Manual => {}
+        }
+    }
+
+    /// Takes in what posters have stored.
+    fn listen(&self, shell: &mut Shell) -> bool {
+        let rung = {
+            let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *inbox)
+        };
+        let mut heard = !rung.is_empty();
+        for (page, value) in rung {
+            shell.nic.doorbell(page, value);
+        }
+        heard |= shell.look_at_registers();
+        shell.nic.poll_records();
+        shell.receive() || heard
+    }
+
+    fn step(&self, shell: &mut Shell) -> bool {
+        shell.nic.set_time(self.now());
+        let heard = self.listen(shell);
+        let polls = shell.nic.polls();
+        shell.carry_out(BATCH) > polls || heard
+    }
+
+    pub(crate) fn run_until_idle(&self) {
+        let mut shell = self.lock();
+        while self.step(&mut shell) {}
+        Self::unlock(shell);
+    }
+
+    pub(crate) fn run_to(&self, end: Time) {
+        let mut shell = self.lock();
+        loop {
+            loop {
+                let heard = self.listen(&mut shell);
+                let polls = shell.nic.polls();
+                if shell.carry_out(BATCH) <= polls && !heard {
+                    break;
+                }
+            }
+            match shell.nic.next_time() {
+                Some(next) if next <= end => shell.nic.set_time(next),
+                _ => break,
+            }
+        }
+        shell.nic.set_time(end);
+        Self::unlock(shell);
+    }
+}
+
+/// Keeps the engine running; dropped with the last handle of the device.
+pub(crate) struct Engine {
+    inner: Arc<Inner>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    pub(crate) fn start(name: &str, config: DeviceConfig) -> Result<Arc<Self>, Error> {
+        let (mode, capabilities) = (config.engine, config.capabilities.clone());
+        let engine = |source| Error::Engine {
+            device: name.to_owned(),
+            source,
+        };
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| engine(error.into()))?;
+        let nic = Nic::new(config);
+        let inner = Arc::new(Inner {
+            name: name.to_owned(),
+            address: nic.common.address,
+            capabilities,
+            mode,
+            opened: Instant::now(),
+            shell: Mutex::new(Shell::new(nic)),
+            wanted: AtomicUsize::new(0),
+            inbox: Mutex::new(Vec::new()),
+            sleeping: AtomicBool::new(false),
+            news: AtomicU64::new(0),
+            wake,
+            stop: AtomicBool::new(false),
+        });
+        let mut thread = None;
+        if mode == EngineMode::Thread {
+            let shared = inner.clone();
+            let spawned = thread::Builder::new()
+                .name(format!("{name}-engine"))
+                .spawn(move || run(&shared))
+                .map_err(|source| Error::Engine {
+                    device: name.to_owned(),
+                    source,
+                })?;
+            thread = Some(spawned);
+        }
+        Ok(Arc::new(Self { inner, thread }))
+    }
+
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.inner.stop.store(true, Ordering::SeqCst);
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        self.inner.wake();
+        // The last handle may be owned by memory that the engine lets go.
+        let own = thread::current().id() == thread.thread().id();
+        if !own && thread.join().is_err() {
+            tracing::warn!(
+                device = self.inner.name,
+                "the engine of a NIC in software panicked"
+            );
+        }
+    }
+}
+
+/// Rounds without work before the engine yields, and before it naps.
+const SPINS: u32 = 64;
+const YIELDS: u32 = 128;
+const SHORTEST_NAP: Duration = Duration::from_micros(20);
+const LONGEST_NAP: Duration = Duration::from_millis(1);
+
+/// What the engine sleeps on.
+struct Watch {
+    /// The news that had been heard before it looked.
+    news: u64,
+    /// When the device has something to do of itself.
+    next: Option<Time>,
+    /// Accesses are under way, whose end no one reports either.
+    memory: bool,
+    /// There are queue pairs: stores that no one reports may give them work.
+    queues: bool,
+    /// Streams, and whether something waits to be sent on them.
+    streams: Vec<(Arc<LinkStream>, bool)>,
+}
+
+fn run(inner: &Inner) {
+    let mut idle = 0u32;
+    loop {
+        // Before everything that it may be news of, the end included.
+        let news = inner.news.load(Ordering::SeqCst);
+        if inner.stop.load(Ordering::SeqCst) {
+            return;
+        }
+        let mut shell = inner.shell.lock().unwrap_or_else(PoisonError::into_inner);
+        if inner.step(&mut shell) {
+            idle = 0;
+            Inner::unlock(shell);
+            if inner.wanted.load(Ordering::Relaxed) > 0 {
+                thread::yield_now();
+            }
+            continue;
+        }
+        idle = idle.saturating_add(1);
+        if idle <= SPINS + YIELDS {
+            Inner::unlock(shell);
+            if idle <= SPINS {
+                std::hint::spin_loop();
+            } else {
+                thread::yield_now();
+            }
+            continue;
+        }
+        let streams = shell
+            .links
+            .iter()
+            .map(|link| (link.stream.clone(), link.has_outgoing()));
+        let streams = streams.collect();
+        let (queues, memory) = (shell.nic.has_queues(), shell.nic.waits_for_memory());
+        // A stream that takes no more holds everything up.
+        let held_up = shell.links.iter().any(LinkEnd::is_congested);
+        let next = if held_up { None } else { shell.nic.next_time() };
+        Inner::unlock(shell);
+        nap(
+            inner,
+            idle - SPINS - YIELDS,
+            Watch {
+                next,
+                queues,
+                memory,
+                streams,
+                news,
+            },
+        );
+    }
+}
+
+/// Sleeps until something may have happened. While there are queue pairs,
+/// their registers and records are memory that anyone may store to, so never
+/// for long.
+fn nap(inner: &Inner, naps: u32, watch: Watch) {
+    let Watch {
+        next,
+        queues,
+        memory,
+        streams,
+        news,
+    } = watch;
+    inner.sleeping.store(true, Ordering::SeqCst);
+    if inner.news.load(Ordering::SeqCst) == news {
+        let mut nap = LONGEST_NAP.min(SHORTEST_NAP * (1 << naps.min(6)));
+        if !queues {
+            // A handle's call, or a stream, wakes it.
+            nap = Duration::from_secs(60);
+        }
+        if memory {
+            nap = SHORTEST_NAP;
+        }
+        if let Some(next) = next {
+            nap = nap.min(next.since(inner.now()));
+        }
+        let mut watched = vec![PollFd::new(&inner.wake, PollFlags::IN)];
+        for (stream, outgoing) in &streams {
+            let out = if *outgoing {
+                PollFlags::OUT
+            } else {
+                PollFlags::empty()
+            };
+            watched.push(PollFd::new(stream, PollFlags::IN | out));
+        }
+        let timeout = Timespec {
+            tv_sec: nap.as_secs() as i64,
+            tv_nsec: nap.subsec_nanos().into(),
+        };
+        // An interruption or a failure is a short nap.
+        let _ = poll(&mut watched, Some(&timeout));
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&inner.wake, &mut count);
+    }
+    inner.sleeping.store(false, Ordering::SeqCst);
+}

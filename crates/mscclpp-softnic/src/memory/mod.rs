@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT
+//! How the NIC reaches memory: [`NicMemory`], and the memory of this process.
+
+mod copy;
+mod host;
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+pub use host::{HostBuffer, HostMemory};
+
+/// Bytes on their way to or from memory: up to one completion without
+/// allocation.
+pub type Bytes = SmallVec<[u8; 64]>;
+
+/// Names an access from its submission to its completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AccessId(pub(crate) u64);
+
+/// One thing that the NIC does to memory. Addresses are absolute and inside a
+/// [`MemoryRange`] of the memory that receives the access.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Access {
+    /// Fill `bytes` from `address`. The copy must not be older than the
+    /// submission.
+    Read {
+        /// First byte.
+        address: u64,
+        /// Filled, and handed back in the result.
+        bytes: Bytes,
+    },
+    /// Store `bytes` at `address`, in any order; an aligned 8-byte word never
+    /// tears.
+    Write {
+        /// First byte.
+        address: u64,
+        /// What is stored.
+        bytes: Bytes,
+    },
+    /// Store `bytes` so that their last aligned 8-byte word becomes visible
+    /// after the rest of them and after every access that had completed
+    /// before. `address` and the length are multiples of 8.
+    Publish {
+        /// First byte.
+        address: u64,
+        /// What is stored.
+        bytes: Bytes,
+    },
+    /// Copy between two ranges of this memory; an aligned 8-byte word of the
+    /// destination never tears. Overlapping ranges leave the destination with
+    /// either copy's bytes.
+    Copy {
+        /// First byte of the source.
+        from: u64,
+        /// First byte of the destination.
+        to: u64,
+        /// Bytes.
+        length: u64,
+    },
+}
+
+/// The memory could not be reached: a message for a log.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct MemoryFault(pub String);
+
+/// The outcome of an access: for [`Access::Read`] the bytes, for others
+/// nothing of interest.
+pub type AccessResult = Result<Bytes, MemoryFault>;
+
+/// What [`NicMemory::submit`] has done.
+#[derive(Debug)]
+pub enum Submitted {
+    /// The access is complete.
+    Done(AccessResult),
+    /// It has begun; [`NicMemory::complete`] will report it.
+    Pending,
+}
+
+/// Memory that the NIC can reach: submit an access, learn later that it is
+/// complete.
+///
+/// The host's own ([`HostMemory`]) completes each access at once. A GPU's
+/// starts an asynchronous copy and reports it when its stream says so. The NIC
+/// never waits for one access before it goes on with another queue.
+///
+/// An access that is reported complete is visible to every other agent before
+/// any access that is submitted afterwards.
+pub trait NicMemory: Send + Sync + 'static {
+    /// Starts an access. Called by the engine alone, and never blocks.
+    ///
+    /// # Safety
+    /// Every address of `access` lies inside a [`MemoryRange`] of this memory
+    /// whose owner lives until the access is complete.
+    unsafe fn submit(&self, id: AccessId, access: Access) -> Submitted;
+
+    /// The next access that has completed since, in any order; `None` if there
+    /// is none at the moment. Never blocks.
+    fn complete(&self) -> Option<(AccessId, AccessResult)>;
+}
+
+/// A range of memory that the NIC may reach, with what keeps it alive.
+#[derive(Clone)]
+pub struct MemoryRange {
+    memory: Arc<dyn NicMemory>,
+    address: u64,
+    length: u64,
+    owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl MemoryRange {
+    /// `length` bytes at `address` of `memory`, cut off at the end of the
+    /// address space.
+    ///
+    /// # Safety
+    /// While `owner` lives, `memory` must be able to read and write the whole
+    /// range, and no Rust reference to its bytes may exist other than to
+    /// atomics: the NIC accesses it at any time, from its own thread.
+    pub unsafe fn new(
+        memory: Arc<dyn NicMemory>,
+        address: u64,
+        length: u64,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        let length = length.min(u64::MAX - address);
+        Self {
+            memory,
+            address,
+            length,
+            owner,
+        }
+    }
+
+    /// The `length` bytes from `offset`, or `None` if they are not inside.
+    pub fn slice(&self, offset: u64, length: u64) -> Option<Self> {
+        if offset.checked_add(length)? > self.length {
+            return None;
+        }
+        Some(Self {
+            address: self.address + offset,
+            length,
+            ..self.clone()
+        })
+    }
+
+    /// First byte.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.length
+    }
+
+    /// True if it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<dyn NicMemory> {
+        &self.memory
+    }
+
+    pub(crate) fn owner(&self) -> &Arc<dyn Any + Send + Sync> {
+        &self.owner
+    }
+}
+
+impl fmt::Debug for MemoryRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemoryRange({:#x} + {:#x})", self.address, self.length)
+    }
+}

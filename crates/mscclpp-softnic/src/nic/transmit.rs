@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MIT
+//! Requests under way become packets.
+
+use super::access::Then;
+use super::common::Common;
+use super::packet::{Body, Packet, Part, Payload, Piece, Pieces, cut};
+use super::queue::QueuePair;
+use super::regions::Need;
+use super::request::{Source, Work};
+use super::requester::{OUTSTANDING, Outstanding};
+use crate::memory::Bytes;
+use mlx5_queue::Syndrome;
+
+/// Bytes sent and not acknowledged.
+const WINDOW_BYTES: u64 = 1 << 20;
+/// Packets that travel together, in bytes.
+const TRAIN_BYTES: u64 = 1 << 16;
+
+/// A packet whose bytes are being read.
+#[derive(Debug)]
+pub(super) struct Staged {
+    id: u64,
+    packet: Packet,
+    missing: u32,
+}
+
+impl QueuePair {
+    /// Sends packets until something says stop.
+    pub(super) fn transmit(&mut self, c: &mut Common) {
+        let Some(path) = self.path else { return };
+        let mtu = path.mtu.bytes();
+        let window = (WINDOW_BYTES / mtu).max(OUTSTANDING as u64);
+        let train = if c.config.network.single_packets {
+            mtu
+        } else {
+            TRAIN_BYTES.max(mtu)
+        };
+        let local = path.remote.device == c.address;
+        while self.requester.pause.is_none()
+            && self.requester.next < self.requester.allocated
+            && self.requester.next - self.requester.acknowledged < window
+        {
+            let requester = &mut self.requester;
+            let number = requester.next;
+            let Some(request) = requester.outstanding.get(requester.cursor) else {
+                break;
+            };
+            if number >= request.end() {
+                requester.cursor += 1;
+                continue;
+            }
+            let offset = (number - request.first) * mtu;
+            let length = train.min(request.length - offset);
+            let packets = length.div_ceil(mtu).max(1);
+            let part = Part {
+                total: request.length,
+                offset,
+                length,
+                packets,
+            };
+            let (body, pieces) = body(request, number, part, local);
+            requester.next = match request.request.has_result() {
+                true => request.end(),
+                false => number + packets,
+            };
+            requester.sent = requester.sent.max(requester.next);
+            let packet = Packet {
+                to: path.remote.queue,
+                from: self.life.queue,
+                number,
+                body,
+            };
+            if local {
+                c.send(path.remote.device, packet);
+            } else {
+                self.stage(c, packet, &pieces);
+            }
+        }
+        self.send_staged(c);
+        self.arm(c);
+    }
+
+    /// Reads the bytes of a packet that leaves the device.
+    fn stage(&mut self, c: &mut Common, packet: Packet, pieces: &Pieces) {
+        let id = self.requester.next_stage;
+        self.requester.next_stage += 1;
+        let mut offset = 0;
+        let mut missing = 0;
+        for piece in pieces {
+            let Piece {
+                key,
+                address,
+                length,
+            } = *piece;
+            let checked = c
+                .regions
+                .check(self.domain, key, address, length, Need::LocalRead);
+            let Ok((place, _)) = checked else {
+                // Deregistered since the request was checked.
+                self.requester
+                    .mark_failed(packet.number, Syndrome::LOCAL_PROTECTION);
+                return;
+            };
+            let then = Then::Staged {
+                queue: self.life,
+                stage: id,
+                offset,
+            };
+            c.accesses.read(place, length as usize, then);
+            offset += length as u32;
+            missing += 1;
+        }
+        self.requester.staged.push_back(Staged {
+            id,
+            packet,
+            missing,
+        });
+    }
+
+    /// Bytes of a staged packet have been read.
+    pub(crate) fn on_staged(&mut self, c: &mut Common, stage: u64, offset: u32, bytes: &Bytes) {
+        let staged = &mut self.requester.staged;
+        let Some(found) = staged.iter_mut().find(|staged| staged.id == stage) else {
+            return;
+        };
+        found.missing -= 1;
+        if let Body::Write {
+            payload: Payload::Bytes(all),
+            ..
+        }
+        | Body::Send {
+            payload: Payload::Bytes(all),
+            ..
+        } = &mut found.packet.body
+        {
+            let start = offset as usize;
+            if let Some(room) = all.get_mut(start..start + bytes.len()) {
+                room.copy_from_slice(bytes);
+            }
+        }
+        self.send_staged(c);
+    }
+
+    fn send_staged(&mut self, c: &mut Common) {
+        let Some(path) = self.path else { return };
+        while self
+            .requester
+            .staged
+            .front()
+            .is_some_and(|staged| staged.missing == 0)
+            && let Some(staged) = self.requester.staged.pop_front()
+        {
+            c.send(path.remote.device, staged.packet);
+        }
+    }
+}
+
+/// The body of a part of a request, and where its bytes are if they have to be
+/// read first.
+fn body(request: &Outstanding, number: u64, part: Part, local: bool) -> (Body, Pieces) {
+    let payload = |source: &Source| match source {
+        Source::Inline(data) => {
+            let range = part.offset as usize..(part.offset + part.length) as usize;
+            (
+                Payload::Bytes(Bytes::from_slice(&data[range])),
+                Pieces::new(),
+            )
+        }
+        Source::Gather(pieces) if local => (
+            Payload::Pieces(cut(pieces, part.offset, part.length)),
+            Pieces::new(),
+        ),
+        Source::Gather(pieces) => {
+            let room = Bytes::from_elem(0, part.length as usize);
+            (Payload::Bytes(room), cut(pieces, part.offset, part.length))
+        }
+    };
+    match &request.request.work {
+        Work::Write {
+            key,
+            address,
+            source,
+            immediate,
+        } => {
+            let (payload, pieces) = payload(source);
+            let (key, address, immediate) = (*key, *address, *immediate);
+            (
+                Body::Write {
+                    key,
+                    address,
+                    part,
+                    immediate,
+                    payload,
+                },
+                pieces,
+            )
+        }
+        Work::Send { source, immediate } => {
+            let (payload, pieces) = payload(source);
+            (
+                Body::Send {
+                    part,
+                    immediate: *immediate,
+                    payload,
+                },
+                pieces,
+            )
+        }
+        Work::Read { key, address, .. } => {
+            // Of an answer that stopped half way only the rest is asked for.
+            let (key, address) = (*key, address.wrapping_add(part.offset));
+            let length = request.length - part.offset;
+            let packets = request.end() - number;
+            (
+                Body::Read {
+                    key,
+                    address,
+                    length,
+                    packets,
+                },
+                Pieces::new(),
+            )
+        }
+        Work::Atomic {
+            key,
+            address,
+            operation,
+            ..
+        } => {
+            let (key, address, operation) = (*key, *address, *operation);
+            (
+                Body::Atomic {
+                    key,
+                    address,
+                    operation,
+                },
+                Pieces::new(),
+            )
+        }
+        // These have no packets.
+        Work::Nothing | Work::Bad | Work::Drop { .. } => (Body::Acknowledge, Pieces::new()),
+    }
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT
+//! The state machine's hands: memory, registers, links.
+
+use std::any::Any;
+use std::sync::{Arc, Weak};
+
+use crate::error::Error;
+use crate::link::LinkEnd;
+use crate::memory::{HostBuffer, HostMemory, MemoryRange, NicMemory, Submitted};
+use crate::nic::{Effect, Nic, Place, SpaceId, Start};
+
+/// The register of a doorbell page, in the first 8 bytes of which device code
+/// without a call stores.
+pub(crate) struct Registers {
+    pub(crate) page: u32,
+    pub(crate) memory: HostBuffer,
+}
+
+impl Registers {
+    /// Where the register is in its page (mlx5: the UAR's doorbell).
+    pub(crate) const OFFSET: usize = 0x800;
+
+    /// What was stored since the last look, if anything. A doorbell is never
+    /// all zeroes: no queue pair has number 0.
+    fn take(&self) -> Option<[u8; 8]> {
+        let value = self.memory.take_u64(Self::OFFSET);
+        (value != 0).then(|| value.to_ne_bytes())
+    }
+}
+
+/// The state machine and what it acts on.
+pub(crate) struct Shell {
+    pub(crate) nic: Nic,
+    spaces: Vec<Arc<dyn NicMemory>>,
+    registers: Vec<Weak<Registers>>,
+    pub(crate) links: Vec<LinkEnd>,
+    /// Owners of memory that was let go, with the turns of time since.
+    retired: Vec<(u8, Arc<dyn Any + Send + Sync>)>,
+    /// Those that no access can touch any more, to be dropped when the lock is
+    /// not held: their drop is the caller's code.
+    pub(crate) freed: Vec<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Shell {
+    pub(crate) fn new(nic: Nic) -> Self {
+        Self {
+            nic,
+            spaces: vec![HostMemory::shared()],
+            registers: Vec::new(),
+            links: Vec::new(),
+            retired: Vec::new(),
+            freed: Vec::new(),
+        }
+    }
+
+    /// Where a range is, for the state machine.
+    pub(crate) fn place(&mut self, range: &MemoryRange) -> Place {
+        let memory = range.memory();
+        let same =
+            |known: &Arc<dyn NicMemory>| std::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(memory));
+        let space = self.spaces.iter().position(same).unwrap_or_else(|| {
+            self.spaces.push(memory.clone());
+            self.spaces.len() - 1
+        });
+        Place {
+            space: SpaceId(space as u16),
+            address: range.address(),
+        }
+    }
+
+    pub(crate) fn room(&self, what: &'static str, live: u64) -> Result<(), Error> {
+        let limit = u64::from(self.nic.common.config.capabilities.max_objects);
+        if live >= limit {
+            return Err(Error::Limit {
+                what,
+                asked: live + 1,
+                limit,
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add_registers(&mut self, page: u32) -> Arc<Registers> {
+        let registers = Arc::new(Registers {
+            page,
+            memory: HostBuffer::new(4096),
+        });
+        self.registers
+            .retain(|registers| registers.strong_count() > 0);
+        self.registers.push(Arc::downgrade(&registers));
+        registers
+    }
+
+    /// Takes doorbells that were stored to registers; true if there were any.
+    pub(crate) fn look_at_registers(&mut self) -> bool {
+        let mut any = false;
+        for registers in &self.registers {
+            let Some(registers) = registers.upgrade() else {
+                continue;
+            };
+            if let Some(value) = registers.take() {
+                self.nic.doorbell(registers.page, value);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Keeps `owner` until no access that has begun can touch its memory.
+    pub(crate) fn retire(&mut self, owner: Arc<dyn Any + Send + Sync>) {
+        self.retired.push((0, owner));
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        while !self.retired.is_empty() && self.nic.turn() {
+            for (turns, _) in &mut self.retired {
+                *turns += 1;
+            }
+            let free = self.retired.extract_if(.., |(turns, _)| *turns >= 2);
+            self.freed.extend(free.map(|(_, owner)| owner));
+        }
+    }
+
+    /// Carries out at most `budget` effects; how many there were.
+    pub(crate) fn carry_out(&mut self, budget: usize) -> usize {
+        let mut count = 0;
+        while count < budget
+            && !self.links.iter().any(LinkEnd::is_congested)
+            && let Some(effect) = self.nic.next()
+        {
+            count += 1;
+            match effect {
+                Effect::Start(Start { id, space, access }) => {
+                    let Some(memory) = self.spaces.get(space.0 as usize) else {
+                        continue;
+                    };
+                    // SAFETY: the state machine starts accesses inside ranges
+                    // that it was given only, and their owners are kept: by
+                    // their handles, and after those are dropped in `retired`
+                    // until the accesses that had begun are done.
+                    match unsafe { memory.submit(id, access) } {
+                        Submitted::Done(result) => self.nic.access_done(id, result),
+                        Submitted::Pending => {}
+                    }
+                }
+                Effect::Transmit(to, packet) => {
+                    let link = self.links.iter_mut().find(|link| link.peer == to);
+                    if !link.is_some_and(|link| link.push(&packet)) {
+                        self.nic.common.counters.packets_lost += 1;
+                    }
+                }
+            }
+        }
+        // The host's memory, always the first, completes at once.
+        for memory in &self.spaces[1..] {
+            while let Some((id, result)) = memory.complete() {
+                self.nic.access_done(id, result);
+                count += 1;
+            }
+        }
+        for link in &mut self.links {
+            count += usize::from(link.flush());
+        }
+        if !self.retired.is_empty() {
+            self.settle();
+        }
+        count
+    }
+
+    /// Takes in the packets of other devices; true if there were any.
+    pub(crate) fn receive(&mut self) -> bool {
+        let mut any = false;
+        for link in &mut self.links {
+            let peer = link.peer;
+            any |= link.receive(|packet| self.nic.packet(peer, packet));
+        }
+        self.links.retain(|link| !link.closed);
+        any
+    }
+}
