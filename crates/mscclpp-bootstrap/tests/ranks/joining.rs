@@ -90,33 +90,36 @@ fn exit_before_connect() {
     drop(TcpBootstrap::new(1, 2).unwrap());
 }
 
-#[test]
-fn timeout_with_id() {
-    let texts = run(4, |r| {
+/// Every rank has its own id, so that nobody meets; returns the longest time that
+/// one waited for its limit of a second.
+fn wait_in_vain() -> Duration {
+    let outcomes = run(4, |r| {
         let b = TcpBootstrap::new(r, 4).unwrap();
         let id = b.create_unique_id_at(LOCALHOST).unwrap();
         let start = Instant::now();
         let error = b.initialize(&id, secs(1)).unwrap_err();
         let took = start.elapsed();
         assert!(matches!(error, BootstrapError::Timeout { .. }), "{error}");
-        assert!(
-            took >= secs(1) && took < Duration::from_millis(1100),
-            "{took:?}"
-        );
+        assert!(took >= secs(1) && took < secs(2), "{took:?}");
         assert!(matches!(
             b.initialize(&id, secs(1)),
             Err(BootstrapError::FailedBefore { .. })
         ));
-        error.to_string()
+        (error.to_string(), took)
     });
-    assert!(
-        texts[0].contains("waiting for ranks 1, 2, 3"),
-        "{}",
-        texts[0]
-    );
-    for text in &texts[1..] {
+    let root = &outcomes[0].0;
+    assert!(root.contains("waiting for ranks 1, 2, 3"), "{root}");
+    for (text, _) in &outcomes[1..] {
         assert!(text.contains("waiting for rank 0"), "{text}");
     }
+    outcomes.into_iter().map(|(_, took)| took).max().unwrap()
+}
+
+#[test]
+fn timeout_with_id() {
+    // A busy machine may hold a thread up, though not every time.
+    let in_time = |took: Duration| took < Duration::from_millis(1100);
+    assert!((0..5).any(|_| in_time(wait_in_vain())));
 }
 
 #[test]
