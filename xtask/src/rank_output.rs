@@ -48,7 +48,9 @@ impl Notes {
 
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
         // A reader sees the whole note or none.
-        let draft = path.with_extension("draft");
+        // Each rank has its own: several end at once.
+        let mut draft = path.as_os_str().to_owned();
+        draft.push(".draft");
         fs::write(&draft, text)?;
         fs::rename(&draft, path)
     }

@@ -77,11 +77,12 @@ mod tests {
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let builder = std::thread::Builder::new().name("listed".into());
         let thread = builder.spawn(move || stopped.recv()).unwrap();
-        assert!(
-            threads().iter().any(|line| line.starts_with("listed ")),
-            "{:?}",
-            threads()
-        );
+        // A thread names itself once it runs.
+        let start = Instant::now();
+        while !threads().iter().any(|line| line.starts_with("listed ")) {
+            assert!(start.elapsed() < Duration::from_secs(20), "{:?}", threads());
+            std::thread::yield_now();
+        }
         drop(stop);
         let _ = thread.join().unwrap();
     }

@@ -272,6 +272,11 @@ impl<'a> Io<'a> {
             });
             return Err(Over);
         }
+        // The nack had its time to get out; a peer that goes on sending, or reads nothing, is not
+        // waited for.
+        if self.state == State::Discarding && now > *self.leave_by.get_or_insert(now + LINGER) {
+            return Err(Over);
+        }
         if self.closing() {
             if self.state == State::Discarding || shared.status.is_failed() {
                 return Err(Over);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::AcqRel;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
 
 use crate::buffer::Buffer;
 use crate::error::Error;
@@ -89,7 +89,13 @@ impl Region {
 
     /// Opens the bytes for one access from outside; `None` if no longer registered.
     pub(crate) fn enter(&self) -> Option<RegionGuard<'_>> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        // Never blocks: the only writer is `close`, so a lock that is not to be had is closing. A
+        // thread that held one region and waited here for another could meet its mirror image.
+        let open = match self.open.try_read() {
+            Ok(open) => open,
+            Err(TryLockError::Poisoned(open)) => open.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         open.then_some(RegionGuard {
             region: self,
             open: Some(open),
