@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT
 //! Flushes of several threads at once, on one channel and on several.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, ensure};
 use mscclpp_port::{PortChannel, Status};
 
 use crate::backend::Backend;
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, Link};
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::{Call, ConcurrentFlush, Queues, Steps};
 
@@ -132,36 +130,38 @@ fn pattern(rank: usize, queue: u32, bytes: u64) -> Vec<u8> {
 
 /// A thread that flushes is done while another one goes on posting to the same connection.
 fn not_starved(context: &Context, backend: &'static Backend) -> TestResult {
-    const PUTS: usize = 100_000;
+    /// On a busy machine a thread may not run while another makes all of its calls.
+    const TRIES: usize = 10;
     let fixture = Fixture::new(context, backend)?;
     let buffer = fixture.buffer(64)?;
     let link = fixture.pair_in_place(0, &buffer)?;
     if context.rank() == 0 {
-        let put = Call::Put(link.first(64));
-        let posts = vec![(0, put); PUTS];
-        let flushes = [(0, Call::Flush); 3];
-        context.stage("flush while another thread posts");
-        let kernel = Steps::launch_threads(&[link.base()], &[&posts, &flushes])?;
-        let first = kernel.wait(1, 0, context.deadline())?;
-        ensure!(
-            first.status()? == Status::Ok,
-            "the flush returns {:?}",
-            first.status()
-        );
-        ensure!(
-            kernel.done(0, PUTS - 1)?.is_none(),
-            "the flush waited until all posts were made"
-        );
-        let done = kernel.finish_threads(context.deadline())?;
-        for done in done.iter().flatten() {
-            ensure!(
-                done.status()? == Status::Ok,
-                "a call returns {:?}",
-                done.status()
-            );
+        let mut seen = false;
+        for _ in 0..TRIES {
+            seen = seen || flush_beside_posts(context, &link)?;
         }
-        link.connection
-            .flush(context.deadline().at_most(Duration::from_secs(20)))?;
+        ensure!(
+            seen,
+            "each of {TRIES} flushes waited until all posts were made"
+        );
     }
     fixture.meet()
+}
+
+/// Whether a flush returned before another thread had made all of its posts.
+fn flush_beside_posts(context: &Context, link: &Link) -> anyhow::Result<bool> {
+    const POSTS: usize = 50_000;
+    let posts = vec![(0, Call::Put(link.first(64))); POSTS];
+    context.stage("flush while another thread posts");
+    let kernel = Steps::launch_threads(&[link.base()], &[&posts, &[(0, Call::Flush)]])?;
+    kernel.wait(1, 0, context.deadline())?;
+    let seen = kernel.done(0, POSTS - 1)?.is_none();
+    for done in kernel.finish_threads(context.deadline())?.iter().flatten() {
+        ensure!(
+            done.status()? == Status::Ok,
+            "a call returns {:?}",
+            done.status()
+        );
+    }
+    Ok(seen)
 }

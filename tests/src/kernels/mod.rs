@@ -113,7 +113,10 @@ impl Launched {
     /// What the kernel reports. [`Stuck`] if it still runs at the deadline, which ends the run.
     pub fn finish(self, deadline: Deadline) -> anyhow::Result<Duration> {
         if let Err(error) = self.running.join(deadline.remaining()) {
-            return Err(Stuck(format!("{error}{}", self.causes())).into());
+            let stuck = Stuck(format!("{error}{}", self.causes()));
+            // It has been waited for, and goes on using what would be dropped.
+            std::mem::forget(self);
+            return Err(stuck.into());
         }
         let took = self.started.elapsed();
         match self.kept.report.as_ref().map_or(Ok(()), Report::check) {
@@ -142,13 +145,17 @@ impl Launched {
 
 impl Drop for Launched {
     fn drop(&mut self) {
-        // The threads of one that still runs go on using all of it.
-        if self.running.is_finished() {
+        // One that still runs goes on using all of it, so that is never freed then. Most end soon,
+        // and peers are told sooner of what is dropped here.
+        if self.running.join(LAST_WAIT).is_ok() {
             // SAFETY: this is the only place that drops it, and a drop happens once.
             unsafe { ManuallyDrop::drop(&mut self.kept) };
         }
     }
 }
+
+/// How long a kernel that nobody waited for may take to end.
+const LAST_WAIT: Duration = Duration::from_secs(5);
 
 /// The first thing that went wrong in a kernel: `report.hpp`.
 #[derive(Clone)]
