@@ -62,6 +62,8 @@ struct Run {
     skipped: BTreeSet<String>,
     /// Skipped, but for want of something that must be there.
     unwanted: BTreeSet<String>,
+    /// So, by the harness itself, which calls them ignored.
+    unwanted_ignored: u64,
 }
 
 impl Run {
@@ -72,8 +74,10 @@ impl Run {
         let unwanted = count(&self.unwanted).min(passed - skipped);
         Tally {
             passed: passed - skipped - unwanted,
-            failed: failed.saturating_add(unwanted),
-            skipped: skipped.saturating_add(ignored),
+            failed: failed
+                .saturating_add(unwanted)
+                .saturating_add(self.unwanted_ignored),
+            skipped: skipped.saturating_add(ignored.saturating_sub(self.unwanted_ignored)),
         }
     }
 }
@@ -89,6 +93,8 @@ pub struct TestOutput {
     binaries: u64,
     binary: String,
     run: Option<Run>,
+    /// What the binary said that it lacks, and why.
+    lacks: Vec<(String, String)>,
     required: Vec<String>,
 }
 
@@ -130,6 +136,7 @@ impl TestOutput {
     /// Says that `binary` runs next.
     pub fn begin(&mut self, binary: &str) {
         self.close_early();
+        self.lacks.clear();
         binary.clone_into(&mut self.binary);
     }
 
@@ -162,7 +169,14 @@ impl TestOutput {
             return self.open(tests);
         }
         let Some(run) = &mut self.run else {
-            // Between binaries: what cargo says, and binaries without tests.
+            // Before its tests, a binary may say what it skips tests for.
+            if let Some((what, reason)) = line
+                .strip_prefix("skipping ")
+                .and_then(|rest| rest.split_once(": "))
+            {
+                self.lacks.push((what.to_lowercase(), reason.to_owned()));
+            }
+            // Else, what cargo says, and binaries without tests.
             let noise = line.trim().is_empty()
                 || line == "successes:"
                 || line.starts_with("test result: ok. 0 passed; 0");
@@ -183,13 +197,10 @@ impl TestOutput {
             && let Some(skip) = Skip::parse(line)
         {
             let test = run.speaker.clone().unwrap_or_else(|| skip.name.clone());
-            let text = format!("{} {}", skip.name, skip.reason).to_lowercase();
-            if self.required.iter().any(|word| text.contains(word)) {
+            if is_required(&self.required, &skip) {
                 run.skipped.remove(&test);
                 if run.unwanted.insert(test) {
-                    let Skip { name, reason } = skip;
-                    self.failures
-                        .push(format!("{name}: skipped, but required: {reason}"));
+                    self.failures.push(unwanted(&skip));
                 }
             } else if !run.unwanted.contains(&test) && run.skipped.insert(test) {
                 self.skips.push(skip);
@@ -216,6 +227,7 @@ impl TestOutput {
             failed: BTreeSet::new(),
             skipped: BTreeSet::new(),
             unwanted: BTreeSet::new(),
+            unwanted_ignored: 0,
         });
         Shown::Start
     }
@@ -235,16 +247,14 @@ impl TestOutput {
                 run.failed.insert(name.to_owned());
             }
             Some((name, outcome)) => {
-                if let Some(rest) = outcome.strip_prefix("ignored") {
-                    let reason = rest.trim_start_matches([',', ' ']);
-                    self.skips.push(Skip {
-                        name: name.to_owned(),
-                        reason: if reason.is_empty() {
-                            "ignored".to_owned()
-                        } else {
-                            reason.to_owned()
-                        },
-                    });
+                if let Some(reason) = outcome.strip_prefix("ignored") {
+                    let skip = ignored(name, reason, &self.lacks);
+                    if is_required(&self.required, &skip) {
+                        run.unwanted_ignored += 1;
+                        self.failures.push(unwanted(&skip));
+                    } else {
+                        self.skips.push(skip);
+                    }
                 }
             }
             None if line.is_empty() => return Shown::No,
@@ -300,6 +310,32 @@ fn binary_name(line: &str) -> Option<String> {
     let file = path.strip_suffix(')')?.rsplit('/').next()?;
     let name = file.rsplit_once('-').map_or(file, |(name, _)| name);
     Some(format!("{name} ({})", source.trim()))
+}
+
+/// A test that the harness ignored, for a reason of its own or because its
+/// name holds something that its binary said it lacks.
+fn ignored(name: &str, reason: &str, lacks: &[(String, String)]) -> Skip {
+    let lower = name.to_lowercase();
+    let lack = lacks.iter().find(|(what, _)| lower.contains(what));
+    let reason = match (reason.trim_start_matches([',', ' ']), lack) {
+        ("", Some((_, reason))) => reason,
+        ("", None) => "ignored",
+        (reason, _) => reason,
+    };
+    Skip {
+        name: name.to_owned(),
+        reason: reason.to_owned(),
+    }
+}
+
+fn is_required(required: &[String], skip: &Skip) -> bool {
+    let text = format!("{} {}", skip.name, skip.reason).to_lowercase();
+    required.iter().any(|word| text.contains(word))
+}
+
+fn unwanted(skip: &Skip) -> String {
+    let Skip { name, reason } = skip;
+    format!("{name}: skipped, but required: {reason}")
 }
 
 fn running(line: &str) -> Option<u64> {

@@ -180,6 +180,36 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
 }
 
 #[test]
+fn ignored_tests_have_the_reason_that_their_binary_gave() {
+    let text = "
+     Running tests/compile/main.rs (target/debug/deps/compile-00)
+skipping clang++: No such file or directory (os error 2)
+skipping NVRTC: cannot be loaded
+
+running 3 tests
+test holds_with_clang++     ... ignored
+test holds_with_nvrtc_sm_80 ... ignored
+test holds_with_g++         ... ok
+
+test result: ok. 1 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.01s
+";
+    let output = read(text);
+    assert_eq!(output.tally().to_string(), "1 passed, 0 failed, 2 skipped");
+    let reasons: Vec<&str> = output.skips().iter().map(|s| s.reason.as_str()).collect();
+    assert_eq!(
+        reasons,
+        ["No such file or directory (os error 2)", "cannot be loaded"]
+    );
+    let mut output = TestOutput::requiring(&["nvrtc".into()]);
+    text.lines().for_each(|line| drop(output.line(line)));
+    assert_eq!(output.tally().to_string(), "1 passed, 1 failed, 1 skipped");
+    assert_eq!(
+        output.failures(),
+        ["holds_with_nvrtc_sm_80: skipped, but required: cannot be loaded"]
+    );
+}
+
+#[test]
 fn several_doc_test_runs_of_one_crate_add_up() {
     let one = "running 2 tests\ntest a ... ok\ntest b ... ok\ntest result: ok. 2 passed; 0 failed; \
                0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";
