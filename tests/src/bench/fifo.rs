@@ -15,7 +15,7 @@ use super::row::Row;
 /// One producer, one handler that looks at each trigger; from the first push until the last trigger
 /// was handled.
 pub(super) fn fifo(context: &Context, suite: &'static str) -> anyhow::Result<Vec<Row>> {
-    let (count, samples) = context.profile().pick((500_000, 11), (2_000_000, 31));
+    let (count, samples) = context.profile().pick((2_000_000, 11), (5_000_000, 31));
     let handled = Arc::new(AtomicU64::new(0));
     let wrong = Arc::new(AtomicU64::new(0));
     let handler = {

@@ -22,13 +22,19 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Iterations that fit a message size: many of small ones, about `volume` bytes of large ones.
+    /// For a message size: many iterations and samples of small ones, about `volume` bytes a sample
+    /// of large ones.
     pub(super) fn for_bytes(profile: Profile, bytes: u64, most: u64, volume: u64) -> Self {
         let iterations = (volume / bytes.max(1)).clamp(3, most);
+        let samples = if bytes <= 64 << 10 {
+            profile.pick(31, 61)
+        } else {
+            profile.pick(11, 31)
+        };
         Self {
             warm_up: iterations.min(10),
             iterations,
-            samples: profile.pick(11, 31),
+            samples,
         }
     }
 }

@@ -27,6 +27,7 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     add("StopDrains", stop_drains);
     add("DropWhileThePeerPosts", drop_while_the_peer_posts);
     add("DropReleasesThePeersKernel", drop_releases);
+    add("DropBeforeItIsConnectedReleasesToo", drop_at_once);
 }
 
 /// Stopping the proxy releases a kernel that waits and ends a flush that comes after; what the
@@ -173,4 +174,31 @@ fn drop_releases(context: &Context, backend: &'static Backend) -> TestResult {
         drop((link, fixture));
     }
     context.meet()
+}
+
+/// The same for a rank that drops its end at once, when the connection may not stand yet.
+fn drop_at_once(context: &Context, backend: &'static Backend) -> TestResult {
+    for round in 0..context.profile().pick(10, 50) {
+        let fixture = Fixture::new(context, backend)?;
+        let buffer = fixture.buffer(64)?;
+        let link = fixture.pair_in_place(0, &buffer)?;
+        if context.rank() == 1 {
+            context.stage(format!("round {round}: wait for a rank that drops its end"));
+            let start = Instant::now();
+            let waiting = Steps::launch(&[link.base()], &[(0, Call::Wait)])?;
+            let status = waiting.finish(context.deadline())?[0].status()?;
+            let took = start.elapsed();
+            ensure!(
+                status == Status::PeerDown,
+                "round {round}: the wait returns {status:?}"
+            );
+            ensure!(
+                took < Duration::from_secs(5),
+                "round {round}: it returns after {took:?}"
+            );
+        }
+        drop((link, fixture));
+        context.meet()?;
+    }
+    Ok(())
 }
