@@ -11,8 +11,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::frame::{Assembly, Head, MAX_MESSAGE, MAX_PIECE, short_cause};
-use super::mailbox::cost;
+use super::frame::{Assembly, Head, MAX_PIECE, short_cause};
 use super::node::{Node, Peer, Spread};
 use super::outgoing::{Job, News, Outgoing, WINDOW};
 use crate::failure::{FailureKind, PeerFailure};
@@ -198,8 +197,9 @@ async fn read_frame(
             assembly.begin(head).map_err(io::Error::other)?;
             read_piece(reader, piece, &mut assembly.bytes).await?;
             if let Some((tag, message)) = assembly.finish() {
-                let limit = WINDOW + cost(MAX_MESSAGE as usize);
-                if !peer.mailbox.deliver(tag, message, limit) {
+                // What is held here, the sender counts as untaken, and it begins no
+                // message while that is a whole window.
+                if !peer.mailbox.deliver(tag, message, WINDOW) {
                     return Err(io::Error::other("it sent more than its window"));
                 }
             }

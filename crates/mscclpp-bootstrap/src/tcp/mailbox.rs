@@ -7,8 +7,9 @@ use std::sync::PoisonError;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{Deadline, Tag};
 
-/// What an empty message counts for, so that a flood of them is bounded too.
-pub(crate) const MESSAGE_COST: u64 = 64;
+/// What an empty message counts for, so that a flood of them is bounded too: what this process
+/// spends on one with a tag of its own, rounded up.
+pub(crate) const MESSAGE_COST: u64 = 256;
 
 /// What a message of this length counts for against a window.
 pub(crate) fn cost(length: usize) -> u64 {
@@ -43,15 +44,14 @@ impl Mailbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a message in, unless more than `limit` is held then; returns whether
-    /// it did.
+    /// Puts a message in, unless as much as `limit` is held already; returns
+    /// whether it did.
     pub(crate) fn deliver(&self, tag: Tag, message: Vec<u8>, limit: u64) -> bool {
         let mut state = self.lock();
-        let cost = cost(message.len());
-        if state.held.saturating_add(cost) > limit {
+        if state.held >= limit {
             return false;
         }
-        state.held += cost;
+        state.held += cost(message.len());
         state.queues.entry(tag).or_default().push_back(message);
         drop(state);
         self.changed.notify_all();
@@ -136,6 +136,15 @@ mod tests {
         assert!(!mailbox.deliver(Tag::user(0), vec![], limit));
         take(&mailbox, 0).unwrap();
         assert!(mailbox.deliver(Tag::user(0), vec![], limit));
+    }
+
+    /// As a sender may begin one message, of any size, while its window is not used up.
+    #[test]
+    fn a_message_begun_below_the_limit_is_taken_whatever_its_size() {
+        let mailbox = Mailbox::default();
+        let limit = 10 * MESSAGE_COST;
+        assert!(mailbox.deliver(Tag::user(0), vec![0; 5000], limit));
+        assert!(!mailbox.deliver(Tag::user(0), vec![], limit));
     }
 
     #[test]
