@@ -47,8 +47,8 @@ impl Notes {
     }
 
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
-        // A reader sees the whole note or none.
-        // Each rank has its own: several end at once.
+        // A reader sees the whole note or none. Each note has a draft of its own, because ranks
+        // end at the same time.
         let mut draft = path.as_os_str().to_owned();
         draft.push(".draft");
         fs::write(&draft, text)?;
@@ -171,5 +171,22 @@ mod tests {
         notes.write(&notes.path(1), WELL).unwrap();
         assert_eq!(notes.problem(2), None);
         assert_eq!(notes.problem(3).unwrap(), "rank 2 was stopped");
+    }
+
+    #[test]
+    fn ranks_that_end_together_do_not_disturb_each_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let notes = Notes::new(directory.path());
+        thread::scope(|scope| {
+            for rank in 0..8 {
+                let notes = &notes;
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        notes.write(&notes.path(rank), WELL).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(notes.problem(8), None);
     }
 }
