@@ -252,3 +252,41 @@ pub(crate) fn random_u64() -> Result<u64, Error> {
     getrandom::u64()
         .map_err(|source| Error::io("draw a random number", io::Error::other(source.to_string())))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::device::Device;
+
+    /// Two threads that each hold one region and want the other's, while both regions are being
+    /// closed, must not wait for each other.
+    #[test]
+    fn a_region_that_is_closing_is_refused_at_once() {
+        let buffer = Buffer::new(Device::cpu(), 64).unwrap();
+        let base = NonNull::new(buffer.as_ptr()).unwrap();
+        let access = Access::FULL;
+        // SAFETY: the bytes are the buffer's, which the region keeps.
+        let region = Arc::new(unsafe { Region::new(base, 64, access, Some(buffer)) });
+        let held = region.enter().unwrap();
+        let closing = Arc::clone(&region);
+        let closer = std::thread::spawn(move || closing.close());
+        let (sender, refused) = mpsc::channel();
+        let entering = Arc::clone(&region);
+        let visitor = std::thread::spawn(move || {
+            let start = Instant::now();
+            while entering.enter().is_some() && start.elapsed() < Duration::from_secs(20) {
+                std::thread::yield_now();
+            }
+            sender.send(entering.enter().is_none()).unwrap();
+        });
+        let refused = refused.recv_timeout(Duration::from_secs(30));
+        drop(held);
+        closer.join().unwrap();
+        visitor.join().unwrap();
+        assert_eq!(refused, Ok(true));
+        assert!(region.enter().is_none());
+    }
+}
