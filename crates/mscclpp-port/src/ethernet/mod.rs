@@ -321,9 +321,16 @@ impl Drop for EthernetTransport {
         self.shared.wake.ring();
         let rank = self.shared.rank;
         let started = Instant::now();
-        if !self.shared.wait_done(LINGER) {
+        let give_up = || {
             self.shared.given_up.store(true, SeqCst);
             (self.cancel)();
+        };
+        // Nothing is left to send on a connection that failed before it was made.
+        if self.shared.status.is_failed() && !self.is_connected() {
+            give_up();
+        }
+        if !self.shared.wait_done(LINGER) {
+            give_up();
             if !self.shared.wait_done(LINGER) {
                 self.shared.shut_down();
                 if !self.shared.wait_done(LINGER) {

@@ -183,6 +183,11 @@ impl Receiver {
             let frame = Frame::decode(header)?;
             self.start += HEADER;
             self.dispatch(frame, inbound)?;
+            if matches!(frame, Frame::Goodbye | Frame::Nack(_)) {
+                // The peer's last word; what it sends behind it is not its.
+                (self.start, self.end) = (0, 0);
+                return Ok(());
+            }
         }
         // What is left is less than a header, or less than a word: make room behind it.
         self.buffer.copy_within(self.start..self.end, 0);

@@ -181,3 +181,41 @@ fn cpu_time(name: &str) -> Duration {
     let nanos = read(&task, "schedstat");
     Duration::from_nanos(nanos.split(' ').next().unwrap().parse().unwrap())
 }
+
+/// A rank that died while ranks connected leaves many such connections.
+#[test]
+fn a_connection_that_failed_before_it_was_made_is_dropped_at_once() {
+    let (context, status) = (Context::for_tests(), StickyStatus::new());
+    let settings = Settings {
+        table: context.table_arc(),
+        status: Arc::clone(&status),
+        rank: Some(3),
+        peer: context.id(),
+        queue: None,
+        stall_timeout: STALL,
+    };
+    let (cancel, cancelled) = std::sync::mpsc::channel();
+    let arrival = Arrival {
+        wait: Box::new(move |_| {
+            // Ends by the cancellation only.
+            let _ = cancelled.recv_timeout(Duration::from_secs(20));
+            let gone = std::io::ErrorKind::TimedOut.into();
+            Err(Error::io("wait for the peer", gone))
+        }),
+        cancel: Box::new(move || {
+            let _ = cancel.send(());
+        }),
+    };
+    let transport = EthernetTransport::new(arrival, settings).unwrap();
+    status.fail(Error::io(
+        "see the peer",
+        std::io::ErrorKind::TimedOut.into(),
+    ));
+    let start = Instant::now();
+    drop(transport);
+    assert!(
+        start.elapsed() < super::super::LINGER,
+        "{:?}",
+        start.elapsed()
+    );
+}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! Operations that must not be executed.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 
 use super::*;
 
@@ -220,4 +220,43 @@ fn a_refusal_ends_the_sender_with_what_was_refused() {
         fixture.transport.has_room(),
         "who is held by a dead connection goes on"
     );
+}
+
+/// The thread of a connection that refused something waits for nobody: neither for a peer that
+/// goes on sending nor for one that keeps its end open in silence.
+#[test]
+fn after_a_refusal_the_connection_is_closed_whatever_the_peer_does() {
+    for talks in [false, true] {
+        let mut fixture = Fixture::new();
+        fixture.send(Frame::Signal { key: 0, offset: 0 });
+        assert!(matches!(fixture.next(), Frame::Nack(_)));
+        if talks {
+            // The end shows as an error of a later write.
+            let noise = [0; HEADER];
+            eventually("the connection is closed", || {
+                fixture.peer.write_all(&noise).is_err()
+            });
+        } else {
+            // A read that only runs out of time is an error too, but of another kind.
+            let end = fixture.peer.read(&mut [0; 1]);
+            let open = |kind| matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut);
+            assert!(!end.as_ref().is_err_and(|e| open(e.kind())), "{end:?}");
+            assert!(!matches!(end, Ok(1..)), "{end:?}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_executed_behind_a_goodbye() {
+    let mut fixture = Fixture::new();
+    let signal = Frame::Signal {
+        key: fixture.key,
+        offset: 0,
+    };
+    // In one piece, so that all of it is there when the goodbye is read.
+    let bytes = [signal, Frame::Goodbye, signal].map(|frame| frame.encode());
+    fixture.peer.write_all(&bytes.concat()).unwrap();
+    eventually("the goodbye is read", || fixture.status.is_failed());
+    eventually("the connection is closed", || fixture.gone());
+    assert_eq!(fixture.buffer.load_u64(0).unwrap(), 1);
 }
