@@ -14,9 +14,10 @@ inline namespace MSCCLPP_MODE {
 /// Device side of a FIFO; twin of `abi::FifoDeviceHandle`. Any number of threads may push. One
 /// host thread consumes, in the order of positions; `tail` counts what it has executed.
 ///
-/// A slot that was taken is always filled: a push without a budget waits until there is room, or
-/// until the status word says that nobody consumes any more; a push with a budget takes a slot
-/// only when there is room.
+/// A slot that was taken is filled: a push without a budget waits until there is room. Only when
+/// the status word says that nobody consumes any more does it give up, and its slot stays empty;
+/// the host does not start such a FIFO again. A push with a budget takes a slot only when there is
+/// room.
 struct FifoDeviceHandle {
   /// Pushes a trigger, with all that the thread wrote before it and all that the thread knows
   /// others to have written (a release at system scope).

@@ -162,8 +162,9 @@ impl Proxy {
     /// late. Stopping what does not run is no error.
     ///
     /// # Errors
-    /// [`Error::NotDrained`] if the deadline passed first; kernels are released and the proxy can
-    /// be started again all the same. [`Error::ProxyGone`] if the thread died, or hangs in the
+    /// [`Error::NotDrained`] if the deadline passed first; kernels are released. The proxy can be
+    /// started again, unless some of them waited for room in a full FIFO (see
+    /// [`start`](Self::start)). [`Error::ProxyGone`] if the thread died, or hangs in the
     /// handler and is left behind.
     pub fn stop(&self, deadline: Deadline) -> Result<()> {
         let mut state = self.lock();
