@@ -33,7 +33,7 @@ fn plan(context: &Context, bytes: u64) -> Plan {
         profile,
         bytes,
         profile.pick(300, 1000),
-        profile.pick(64 << 20, 256 << 20),
+        profile.pick(64 << 20, 128 << 20),
     )
 }
 
