@@ -29,10 +29,13 @@ pub const ALL: &[(&str, &str)] = &[
     header!("packet_device.hpp"),
     header!("port_channel.hpp"),
     header!("port_channel_device.hpp"),
+    header!("queue_channel_device.hpp"),
+    header!("queue_device.hpp"),
     header!("semaphore_device.hpp"),
     header!("status.hpp"),
     header!("trigger.hpp"),
     header!("wait_device.hpp"),
+    header!("work_request_device.hpp"),
 ];
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 namespace mscclpp {
 
 /// Version of all layouts that host and device share; twin of `abi::VERSION`.
-constexpr uint32_t abiVersion = 1;
+constexpr uint32_t abiVersion = 2;
 
 inline namespace MSCCLPP_MODE {
 
@@ -19,7 +19,8 @@ enum class Status : uint32_t {
   QueueError = 2,       ///< the connection, its queue or the proxy failed; sticky
   PeerDown = 3,         ///< the peer process is dead; sticky
   Aborted = 4,          ///< the host stopped the service or ended the wait; sticky
-  InvalidArgument = 5,  ///< an id, offset or size does not fit its field; nothing was posted
+  InvalidArgument = 5,  ///< an id, offset or size is outside of what the channel can name; nothing was posted
+  Unsupported = 6,      ///< the backend or the signal mode has no such operation; nothing was posted
 };
 
 /// Sticky error of a connection or a FIFO, in host memory: zero, then written once by the host

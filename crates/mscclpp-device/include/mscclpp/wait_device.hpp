@@ -20,28 +20,37 @@ MSCCLPP_DEVICE_INLINE Status stickyError(const StatusWord* word) {
   return static_cast<Status>(static_cast<uint32_t>(bits));
 }
 
-/// Calls `done` until it returns true. Ends by that, by an error in one of the two status words, or
-/// by `maxSpinCount` failed looks; negative is no limit. `done` is called at least once, and once
-/// more after an error was seen: what arrived wins.
-template <typename Done>
-MSCCLPP_DEVICE_INLINE Status waitUntil(Done done, const StatusWord* first, const StatusWord* second,
-                                       int64_t maxSpinCount) {
+/// Calls `done` until it returns true. Ends by that, by an error that `failed` returns, or by
+/// `maxSpinCount` failed looks; negative is no limit. `done` is called at least once, and once more
+/// after an error was seen: what arrived wins. `failed` is called every statusIntervalNs at most.
+template <typename Done, typename Failed>
+MSCCLPP_DEVICE_INLINE Status waitUntil(Done done, Failed failed, int64_t maxSpinCount) {
   memory::Relax relax;
   uint64_t nextLook = 0;
-  for (int64_t failed = 0;; ++failed) {
+  for (int64_t looks = 0;; ++looks) {
     if (done()) return Status::Ok;
-    if (maxSpinCount >= 0 && failed >= maxSpinCount) return Status::Timeout;
+    if (maxSpinCount >= 0 && looks >= maxSpinCount) return Status::Timeout;
     const uint64_t now = memory::nowNs();
     if (nextLook == 0) {
       nextLook = now + statusIntervalNs;
     } else if (now >= nextLook) {
       nextLook = now + statusIntervalNs;
-      Status error = stickyError(first);
-      if (error == Status::Ok) error = stickyError(second);
+      const Status error = failed();
       if (error != Status::Ok) return done() ? Status::Ok : error;
     }
     relax.pause();
   }
+}
+
+/// The same, ended by an error in one of two status words, each of which may be null.
+template <typename Done>
+MSCCLPP_DEVICE_INLINE Status waitUntil(Done done, const StatusWord* first, const StatusWord* second,
+                                       int64_t maxSpinCount) {
+  const auto failed = [&] {
+    const Status error = stickyError(first);
+    return error != Status::Ok ? error : stickyError(second);
+  };
+  return waitUntil(done, failed, maxSpinCount);
 }
 
 }  // namespace detail

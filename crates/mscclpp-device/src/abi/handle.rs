@@ -5,7 +5,7 @@ use std::mem::offset_of;
 
 use thiserror::Error;
 
-use super::VERSION;
+use super::{QueueChannel, QueueMemory, VERSION};
 
 /// The first 8 bytes of each handle: which layout it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl AbiHeader {
         }
     }
 
-    fn check<T>(self, handle: &'static str) -> Result<(), AbiError> {
+    pub(super) fn check<T>(self, handle: &'static str) -> Result<(), AbiError> {
         if self == Self::of::<T>() {
             return Ok(());
         }
@@ -101,6 +101,16 @@ pub struct Host2DeviceSemaphoreDeviceHandle {
     pub status: u64,
 }
 
+/// Who carries out a channel's calls; twin of `mscclpp::Backend`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Backend {
+    /// The host's proxy thread: calls push triggers.
+    Proxy = 0,
+    /// The caller: calls post work requests to a send queue.
+    Queue = 1,
+}
+
 /// A channel whose calls name memory ids; twin of
 /// `mscclpp::BasePortChannelDeviceHandle` (`port_channel_device.hpp`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,8 +120,8 @@ pub struct BasePortChannelDeviceHandle {
     pub abi: AbiHeader,
     /// Id of the semaphore in the proxy's table.
     pub semaphore_id: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// A [`Backend`] as a number.
+    pub backend: u32,
     /// The semaphore. Its status word is the connection's.
     pub semaphore: Host2DeviceSemaphoreDeviceHandle,
     /// The FIFO of the proxy.
@@ -119,6 +129,8 @@ pub struct BasePortChannelDeviceHandle {
     /// Address of one past the highest FIFO position with a finished flush on
     /// this connection (u64, host memory).
     pub flush_done_pos: u64,
+    /// The send queue and what is named on it; zero for a channel of the proxy.
+    pub queue: QueueChannel,
 }
 
 /// A channel bound to its two memories; twin of
@@ -132,6 +144,10 @@ pub struct PortChannelDeviceHandle {
     pub dst: u32,
     /// Id of the source memory.
     pub src: u32,
+    /// The destination memory; zero for a channel of the proxy.
+    pub dst_memory: QueueMemory,
+    /// The source memory; zero for a channel of the proxy.
+    pub src_memory: QueueMemory,
 }
 
 impl FifoDeviceHandle {
@@ -149,7 +165,7 @@ impl Host2DeviceSemaphoreDeviceHandle {
 }
 
 impl BasePortChannelDeviceHandle {
-    /// A channel of these parts, its header filled in.
+    /// A channel of the proxy.
     pub const fn new(
         semaphore_id: u32,
         semaphore: Host2DeviceSemaphoreDeviceHandle,
@@ -159,33 +175,72 @@ impl BasePortChannelDeviceHandle {
         Self {
             abi: AbiHeader::of::<Self>(),
             semaphore_id,
-            reserved: 0,
+            backend: Backend::Proxy as u32,
             semaphore,
             fifo,
             flush_done_pos,
+            queue: QueueChannel::NONE,
+        }
+    }
+
+    /// A channel on a send queue. Of the FIFO only the status word is used: it
+    /// says that the service has stopped.
+    pub const fn on_queue(
+        semaphore_id: u32,
+        semaphore: Host2DeviceSemaphoreDeviceHandle,
+        fifo: FifoDeviceHandle,
+        queue: QueueChannel,
+    ) -> Self {
+        Self {
+            backend: Backend::Queue as u32,
+            queue,
+            ..Self::new(semaphore_id, semaphore, fifo, 0)
         }
     }
 
     /// Refuses a handle of another layout, or with a part of another layout.
     pub fn check(&self) -> Result<(), AbiError> {
         self.abi.check::<Self>("BasePortChannelDeviceHandle")?;
+        self.check_parts()
+    }
+
+    fn check_parts(&self) -> Result<(), AbiError> {
         self.semaphore.check()?;
-        self.fifo.check()
+        self.fifo.check()?;
+        if self.backend == Backend::Queue as u32 {
+            self.queue.queue.check()?;
+        }
+        Ok(())
     }
 }
 
 impl PortChannelDeviceHandle {
-    /// The channel `base` bound to memory ids `dst` and `src`.
-    pub const fn new(mut base: BasePortChannelDeviceHandle, dst: u32, src: u32) -> Self {
+    /// The channel `base` of the proxy, bound to memory ids `dst` and `src`.
+    pub const fn new(base: BasePortChannelDeviceHandle, dst: u32, src: u32) -> Self {
+        Self::on_queue(base, (dst, QueueMemory::NONE), (src, QueueMemory::NONE))
+    }
+
+    /// The channel `base` on a send queue, bound to the memories with these
+    /// ids.
+    pub const fn on_queue(
+        mut base: BasePortChannelDeviceHandle,
+        (dst, dst_memory): (u32, QueueMemory),
+        (src, src_memory): (u32, QueueMemory),
+    ) -> Self {
         base.abi = AbiHeader::of::<Self>();
-        Self { base, dst, src }
+        Self {
+            base,
+            dst,
+            src,
+            dst_memory,
+            src_memory,
+        }
     }
 
     /// Refuses a handle of another layout, or with a part of another layout.
     pub fn check(&self) -> Result<(), AbiError> {
         self.base.abi.check::<Self>("PortChannelDeviceHandle")?;
-        self.base.semaphore.check()?;
-        self.base.fifo.check()
+        self.base.check_parts()
     }
 }
 
@@ -208,15 +263,19 @@ const _: () = {
     assert!(offset_of!(Host2DeviceSemaphoreDeviceHandle, expected_inbound_token) == 16);
     assert!(offset_of!(Host2DeviceSemaphoreDeviceHandle, status) == 24);
 
-    assert!(size_of::<BasePortChannelDeviceHandle>() == 128);
+    assert!(size_of::<BasePortChannelDeviceHandle>() == 272);
     assert!(offset_of!(BasePortChannelDeviceHandle, semaphore_id) == 8);
+    assert!(offset_of!(BasePortChannelDeviceHandle, backend) == 12);
     assert!(offset_of!(BasePortChannelDeviceHandle, semaphore) == 16);
     assert!(offset_of!(BasePortChannelDeviceHandle, fifo) == 48);
     assert!(offset_of!(BasePortChannelDeviceHandle, flush_done_pos) == 120);
+    assert!(offset_of!(BasePortChannelDeviceHandle, queue) == 128);
 
-    assert!(size_of::<PortChannelDeviceHandle>() == 136);
-    assert!(offset_of!(PortChannelDeviceHandle, dst) == 128);
-    assert!(offset_of!(PortChannelDeviceHandle, src) == 132);
+    assert!(size_of::<PortChannelDeviceHandle>() == 328);
+    assert!(offset_of!(PortChannelDeviceHandle, dst) == 272);
+    assert!(offset_of!(PortChannelDeviceHandle, src) == 276);
+    assert!(offset_of!(PortChannelDeviceHandle, dst_memory) == 280);
+    assert!(offset_of!(PortChannelDeviceHandle, src_memory) == 304);
 };
 
 #[cfg(test)]

@@ -10,12 +10,17 @@
 //! constant memory as bytes, and has no padding that is not named.
 
 mod handle;
+mod queue;
 mod status;
 mod trigger;
 
 pub use handle::{
-    AbiError, AbiHeader, BasePortChannelDeviceHandle, FifoDeviceHandle,
+    AbiError, AbiHeader, Backend, BasePortChannelDeviceHandle, FifoDeviceHandle,
     Host2DeviceSemaphoreDeviceHandle, PortChannelDeviceHandle,
+};
+pub use queue::{
+    QueueChannel, QueueDeviceHandle, QueueFailureCause, QueueForm, QueueMemory, QueueState,
+    SignalMode,
 };
 pub use status::{Status, StatusWord, UnknownStatus};
 pub use trigger::{
@@ -25,4 +30,4 @@ pub use trigger::{
 
 /// Version of all layouts in this module, written into each handle's
 /// [`AbiHeader`]. It changes with any size, offset or meaning.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;

@@ -18,9 +18,12 @@ pub enum Status {
     PeerDown = 3,
     /// The host stopped the service or ended the wait. Sticky.
     Aborted = 4,
-    /// An id, offset or size does not fit its field of the trigger. Nothing was
+    /// An id, offset or size is outside of what the channel can name. Nothing was
     /// posted. Never found in a status word.
     InvalidArgument = 5,
+    /// The channel's backend or signal mode has no such operation. Nothing was
+    /// posted. Never found in a status word.
+    Unsupported = 6,
 }
 
 /// A status code that this version does not know.
@@ -39,6 +42,7 @@ impl TryFrom<u32> for Status {
             3 => Self::PeerDown,
             4 => Self::Aborted,
             5 => Self::InvalidArgument,
+            6 => Self::Unsupported,
             other => return Err(UnknownStatus(other)),
         })
     }
@@ -109,10 +113,10 @@ mod tests {
 
     #[test]
     fn every_known_code_converts_back_and_others_are_refused() {
-        for code in 0..6 {
+        for code in 0..7 {
             assert_eq!(Status::try_from(code).map(|s| s as u32), Ok(code));
         }
-        assert_eq!(Status::try_from(6), Err(UnknownStatus(6)));
+        assert_eq!(Status::try_from(7), Err(UnknownStatus(7)));
         assert!(StatusWord::from_bits(u64::MAX).status().is_err());
     }
 }

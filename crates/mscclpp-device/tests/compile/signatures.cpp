@@ -44,7 +44,8 @@ VALUE(static_cast<uint32_t>(Status::QueueError), 2);
 VALUE(static_cast<uint32_t>(Status::PeerDown), 3);
 VALUE(static_cast<uint32_t>(Status::Aborted), 4);
 VALUE(static_cast<uint32_t>(Status::InvalidArgument), 5);
-VALUE(abiVersion, 1);
+VALUE(static_cast<uint32_t>(Status::Unsupported), 6);
+VALUE(abiVersion, 2);
 OFFSET(StatusWord, code, 0);
 OFFSET(StatusWord, detail, 4);
 
@@ -127,6 +128,7 @@ METHOD(BasePortChannelDeviceHandle, putWithSignalAndFlush, Status, MemoryId, uin
 METHOD(BasePortChannelDeviceHandle, putWithSignalAndFlush, Status, MemoryId, MemoryId, uint64_t, uint64_t, int64_t);
 METHOD(BasePortChannelDeviceHandle, flush, Status, int64_t);
 METHOD(BasePortChannelDeviceHandle, accumulate, Status, MemoryId, uint64_t, int64_t);
+METHOD(BasePortChannelDeviceHandle, get, Status, MemoryId, uint64_t, MemoryId, uint64_t, uint64_t);
 METHOD(BasePortChannelDeviceHandle, poll, bool);
 METHOD(BasePortChannelDeviceHandle, wait, Status, int64_t);
 FIELD(BasePortChannelDeviceHandle, semaphoreId_, SemaphoreId);
@@ -138,7 +140,7 @@ OFFSET(BasePortChannelDeviceHandle, semaphoreId_, 8);
 OFFSET(BasePortChannelDeviceHandle, semaphore_, 16);
 OFFSET(BasePortChannelDeviceHandle, fifo_, 48);
 OFFSET(BasePortChannelDeviceHandle, flushDonePos_, 120);
-VALUE(sizeof(BasePortChannelDeviceHandle), 128);
+VALUE(sizeof(BasePortChannelDeviceHandle), 272);
 
 METHOD(PortChannelDeviceHandle, put, Status, uint64_t, uint64_t, uint64_t);
 METHOD(PortChannelDeviceHandle, put, Status, uint64_t, uint64_t);
@@ -147,9 +149,11 @@ METHOD(PortChannelDeviceHandle, putWithSignal, Status, uint64_t, uint64_t);
 METHOD(PortChannelDeviceHandle, putWithSignalAndFlush, Status, uint64_t, uint64_t, uint64_t, int64_t);
 METHOD(PortChannelDeviceHandle, putWithSignalAndFlush, Status, uint64_t, uint64_t);
 METHOD(PortChannelDeviceHandle, accumulate, Status, uint64_t, int64_t);
+METHOD(PortChannelDeviceHandle, get, Status, uint64_t, uint64_t, uint64_t);
+METHOD(PortChannelDeviceHandle, get, Status, uint64_t, uint64_t);
 FIELD(PortChannelDeviceHandle, dst_, MemoryId);
 FIELD(PortChannelDeviceHandle, src_, MemoryId);
-VALUE(sizeof(PortChannelDeviceHandle), 136);
+VALUE(sizeof(PortChannelDeviceHandle), 328);
 
 // Kernels keep handles in constant memory, which takes no constructor.
 static_assert(__is_trivially_constructible(PortChannelDeviceHandle), "changed");
@@ -219,6 +223,8 @@ MSCCLPP_KERNEL(every_call, EveryArgs) {
   channel.flush();
   channel.flush(-1);
   channel.accumulate(0, -1);
+  channel.get(0, 0, 8);
+  channel.get(0, 8);
   channel.wait();
   channel.wait(10000000);
   while (!channel.poll()) {

@@ -175,7 +175,7 @@ fn rust_and_cpp_find_the_same_fields_in_a_handle() {
         .direct("channel_fields")
         .run(ONE, args, DEADLINE)
         .unwrap();
-    let PortChannelDeviceHandle { base, dst, src } = handle;
+    let PortChannelDeviceHandle { base, dst, src, .. } = handle;
     let (semaphore, fifo) = (base.semaphore, base.fifo);
     let expected = [
         1,

@@ -141,7 +141,7 @@ mutants! {
         "statusIntervalNs = 10000;" => "statusIntervalNs = 0;",
         "semaphore", semaphore::status_is_looked_at_seldom;
     budget_ends_with_ok: "wait_device.hpp",
-        "failed >= maxSpinCount) return Status::Timeout;" => "failed >= maxSpinCount) return Status::Ok;",
+        "looks >= maxSpinCount) return Status::Timeout;" => "looks >= maxSpinCount) return Status::Ok;",
         "semaphore", semaphore::budgets;
 
     // The channel.
@@ -157,8 +157,8 @@ mutants! {
         => "waitUntil(flushed, semaphore_.status, nullptr, maxSpinCount)",
         "channel", channel::a_flush_is_released;
     wait_blind_to_its_proxy: "port_channel_device.hpp",
-        "waitUntil([&] { return semaphore_.poll(); }, semaphore_.status, fifo_.status, maxSpinCount)"
-        => "waitUntil([&] { return semaphore_.poll(); }, semaphore_.status, nullptr, maxSpinCount)",
+        "waitUntil(arrived, semaphore_.status, fifo_.status, maxSpinCount)"
+        => "waitUntil(arrived, semaphore_.status, nullptr, maxSpinCount)",
         "channel", channel::a_wait_is_released;
     values_cut_off: "trigger.hpp",
         "if (tooLarge != 0) return trigger;" => "(void)tooLarge;",
