@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `port_channel.hpp` | `DeviceHandle<PortChannel>`; includes the next three |
 //! | `port_channel_device.hpp` | `put`, `signal`, `putWithSignal`, `putWithSignalAndFlush`, `flush`, `accumulate`, `poll`, `wait`, with memory ids or bound to two memories |
+//! | `queue_channel_device.hpp`, `queue_device.hpp`, `work_request_device.hpp` | the same calls as work requests on an mlx5 send queue, that the calling thread posts itself |
 //! | `semaphore_device.hpp` | the semaphore that a peer raises |
 //! | `fifo_device.hpp`, `trigger.hpp` | the queue to the proxy and its 16-byte triggers |
 //! | `packet_device.hpp`, `copy_device.hpp` | `LLPacket`, `LL8Packet`, `copyToPackets`, `copyFromPackets` |
@@ -40,11 +41,36 @@
 //!   10 µs at most. After an error was seen it looks once more: what arrived
 //!   wins. It never returns `Ok` early, in any build.
 //! - **Arguments** that do not fit a trigger (32-bit offsets and sizes, 9-bit
-//!   memory ids, 10-bit semaphore ids) give `InvalidArgument`, and nothing is
-//!   pushed. Nothing is cut off.
-//! - **A taken slot is always filled.** A push with a budget takes a slot only
-//!   if there is room.
+//!   memory ids, 10-bit semaphore ids), or on a queue are outside of the memory
+//!   that they name, give `InvalidArgument`, and nothing is posted. Nothing is
+//!   cut off.
+//! - **A taken slot is always filled.** A push or post with a budget takes a slot
+//!   only if there is room.
 //! - **Packets** carry data and flag in one 8-byte store: no fence, no signal.
+//!
+//! # Channels on a send queue
+//!
+//! One field of a channel's handle says who carries out its calls
+//! ([`abi::Backend`]): the host's proxy, or the calling thread itself, which
+//! writes mlx5 work requests and rings the NIC's doorbell. The calls are the
+//! same; `get`, a read of the peer's memory, exists on a queue only. What is
+//! different there:
+//!
+//! - The host chooses the form of the queue: *exclusive*, to which one thread at
+//!   a time posts, without atomics, the next taking over behind a barrier or a
+//!   launch; or *shared*, for all threads of the grid. Kernels compiled with
+//!   `MSCCLPP_DEBUG` notice two threads in an exclusive queue. `wait`, `poll` and
+//!   waiting in `flush` are for any thread in both.
+//! - Offsets and sizes have 64 bits and are checked before anything is posted.
+//!   Transfers above the queue's largest message are split.
+//! - Everything that changes is in device memory ([`abi::QueueState`]), so that
+//!   a queue goes on over launches.
+//! - A failed work request makes the queue fail: its state keeps syndrome and
+//!   position, later posts fail at once, and every wait on the channel ends with
+//!   `QueueError`. What was complete before stays so.
+//! - Inside a post: the requests; a release at system scope that covers them and
+//!   the payload; the doorbell; the doorbell record; a release of that; the
+//!   doorbell again.
 //!
 //! Handles are plain data, may be copied to any number of threads and keep
 //! nothing alive. They carry version and size; `check` on the Rust side
@@ -134,8 +160,8 @@
 //!
 //! # Features
 //!
-//! - `host-executor`: module `executor`. Needs nothing to build; kernels need a
-//!   C++17 compiler.
+//! - `host-executor`: modules `executor` and `self_test`. Needs a C++17
+//!   compiler.
 //! - `nvrtc`: module `nvrtc`. Needs nothing to build; NVRTC is loaded at run
 //!   time.
 //!
@@ -153,3 +179,5 @@ pub mod executor;
 pub mod headers;
 #[cfg(feature = "nvrtc")]
 pub mod nvrtc;
+#[cfg(feature = "host-executor")]
+pub mod self_test;

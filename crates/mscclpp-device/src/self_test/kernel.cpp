@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+// Posts one request to a new queue and waits for its completion: see mod.rs.
+#include <mscclpp/kernel.hpp>
+#include <mscclpp/queue_device.hpp>
+
+using namespace mscclpp;
+
+namespace {
+
+struct SelfTestArgs {
+  QueueDeviceHandle queue;
+  uint64_t timeoutNs;
+  uint64_t* status;
+};
+
+}  // namespace
+
+MSCCLPP_KERNEL(mscclpp_queue_self_test, SelfTestArgs) {
+  QueueDeviceHandle queue = args.queue;
+  if (!queue.compatible()) {
+    *args.status = static_cast<uint64_t>(Status::InvalidArgument);
+    return;
+  }
+  const uint64_t deadline = memory::nowNs() + args.timeoutNs;
+  const QueueWatch nobody{nullptr, nullptr};
+  uint64_t ticket = 0;
+  const auto write = [](const detail::WorkRequest& request, uint64_t) { request.writeNothing(); };
+  Status status = queue.post(1, write, ticket, 0, nobody);
+  if (status == Status::Ok) {
+    bool complete = false;
+    const auto ended = [&] {
+      complete = queue.poll(ticket);
+      return complete || memory::nowNs() > deadline;
+    };
+    status = queue.waitUntil(ended, -1, nobody);
+    if (status == Status::Ok && !complete) status = Status::Timeout;
+  }
+  *args.status = static_cast<uint64_t>(status);
+}
