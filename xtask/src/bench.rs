@@ -36,7 +36,7 @@ pub struct Bench {
 pub fn bench(options: &Bench, interrupt: &Interrupt) -> Result<()> {
     let workspace = Workspace::load()?;
     let build = ["build", "--release", "--package", SUITE, "--bin", "bench"];
-    let program = workspace.build(&build, interrupt)?;
+    let program = Workspace::build(workspace.cargo(), &build, interrupt)?;
     let json = match &options.json {
         Some(path) => std::path::absolute(path)?,
         None => workspace.target.join("bench").join("latest.json"),

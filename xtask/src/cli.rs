@@ -57,6 +57,10 @@ struct TestCpuArgs {
     /// Run only tests whose name contains this text; none is an error
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     filter: Option<String>,
+    /// Build with AddressSanitizer and LeakSanitizer; leaves out documentation tests, loom models
+    /// and the tests of these tasks
+    #[arg(long)]
+    sanitize: bool,
     /// Stop after this many seconds, builds included
     #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds)]
     timeout: Duration,
@@ -83,6 +87,9 @@ struct TestMpArgs {
     /// How much each test does
     #[arg(long, value_enum, default_value = "quick")]
     profile: Profile,
+    /// Build with AddressSanitizer and LeakSanitizer, not optimised
+    #[arg(long)]
+    sanitize: bool,
     /// Stop after this many seconds, the build not included
     #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds)]
     timeout: Duration,
@@ -215,6 +222,7 @@ impl TestCpuArgs {
     fn run(self, interrupt: &Interrupt) -> Result<Tally> {
         let options = TestCpu {
             filter: self.filter,
+            sanitize: self.sanitize,
             timeout: self.timeout,
         };
         test_cpu(&options, interrupt)
@@ -229,6 +237,7 @@ impl TestMpArgs {
             exclude_perf_tests: self.exclude_perf_tests,
             launcher: self.launcher,
             profile: self.profile,
+            sanitize: self.sanitize,
             timeout: self.timeout,
         };
         test_mp(&options, interrupt)

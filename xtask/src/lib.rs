@@ -29,6 +29,7 @@ pub mod plot;
 pub mod process;
 pub mod rank_output;
 pub mod report;
+pub mod sanitize;
 pub mod supervise;
 pub mod tally;
 pub mod test_cpu;

@@ -59,7 +59,8 @@ pub fn command(
     let Some(target) = target.to_str() else {
         bail!("the target directory's name is not UTF-8");
     };
-    let executable = workspace.build(
+    let executable = Workspace::build(
+        workspace.cargo(),
         &[
             "rustc",
             "--package",

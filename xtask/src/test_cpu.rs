@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 
 use crate::launch::write_line;
 use crate::loom;
+use crate::sanitize;
 use crate::supervise::{Ending, Interrupt, Line, Stream};
 use crate::tally::Tally;
 use crate::test_output::{Shown, TestOutput};
@@ -19,6 +20,8 @@ use crate::workspace::{Workspace, describe, run_merged};
 pub struct TestCpu {
     /// Only tests whose name holds this.
     pub filter: Option<String>,
+    /// Whether to build with the sanitizers.
+    pub sanitize: bool,
     /// For the whole run.
     pub timeout: Duration,
 }
@@ -47,17 +50,28 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
     };
     let filter = options.filter.as_deref();
 
-    heading("tests of all crates, and the examples in their documentation");
     let mut command = workspace.cargo();
+    command.args(["test", "--workspace", "--no-fail-fast", "--color", "never"]);
+    if options.sanitize {
+        heading("tests of all crates, under AddressSanitizer and LeakSanitizer");
+        sanitize::address(&workspace, &mut command)?;
+        command.args(["--exclude", "xtask", "--lib", "--bins", "--tests"]);
+    } else {
+        heading("tests of all crates, and the examples in their documentation");
+    }
     command
-        .args(["test", "--workspace", "--no-fail-fast", "--color", "never"])
         .args(workspace.test_features())
         .args(["--", "--show-output", "--color", "never"]);
     // After the second `--` a filter may begin with a dash.
     command.args(filter.map(|filter| ["--", filter]).into_iter().flatten());
     progress.run(command, "cargo test")?;
 
-    for package in loom::packages(&workspace) {
+    let models = if options.sanitize {
+        Vec::new()
+    } else {
+        loom::packages(&workspace)
+    };
+    for package in models {
         let name = format!("{} (loom models)", package.name);
         heading(&name);
         match loom::command(&workspace, package, filter, interrupt) {

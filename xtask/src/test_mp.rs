@@ -13,6 +13,7 @@ use crate::launch::{
 };
 use crate::mpi::Mpi;
 use crate::rank_output::{LastLine, Notes};
+use crate::sanitize;
 use crate::supervise::{Ending, Interrupt};
 use crate::tally::Tally;
 use crate::workspace::{SUITE, Workspace, describe, run};
@@ -59,6 +60,8 @@ pub struct TestMp {
     pub launcher: Launcher,
     /// How much each test does.
     pub profile: Profile,
+    /// Whether to build with the sanitizers.
+    pub sanitize: bool,
     /// For the whole run, after the build.
     pub timeout: Duration,
 }
@@ -105,15 +108,15 @@ pub fn test_mp(options: &TestMp, interrupt: &Interrupt) -> Result<Tally> {
     }
     let mpi = choose(options.launcher, interrupt)?;
     let workspace = Workspace::load()?;
-    let build = [
-        "build",
-        "--release",
-        "--package",
-        SUITE,
-        "--bin",
-        "conformance",
-    ];
-    let suite = workspace.build(&build, interrupt)?;
+    let mut cargo = workspace.cargo();
+    if options.sanitize {
+        sanitize::address(&workspace, &mut cargo)?;
+    }
+    let mut build = vec!["build", "--package", SUITE, "--bin", "conformance"];
+    if !options.sanitize {
+        build.push("--release");
+    }
+    let suite = Workspace::build(cargo, &build, interrupt)?;
     let ranks = options.ranks;
     let (reported, problem) = match mpi {
         Some(mpi) => {
@@ -253,6 +256,7 @@ mod tests {
             exclude_perf_tests: true,
             launcher: Launcher::Local,
             profile: Profile::Full,
+            sanitize: false,
             timeout: Duration::from_secs(1),
         };
         let args = options.suite_args();

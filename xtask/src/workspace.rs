@@ -95,13 +95,13 @@ impl Workspace {
         vec!["--features".to_owned(), names.join(",")]
     }
 
-    /// Runs `cargo ARGS` that builds one executable, and returns its path.
+    /// Runs `cargo` with arguments that build one executable, and returns its path.
     ///
     /// # Errors
     ///
     /// When the build fails, makes no executable, or is interrupted.
-    pub fn build(&self, args: &[&str], interrupt: &Interrupt) -> Result<PathBuf> {
-        let mut command = self.cargo();
+    pub fn build(cargo: Command, args: &[&str], interrupt: &Interrupt) -> Result<PathBuf> {
+        let mut command = cargo;
         let (before, after) = match args.iter().position(|arg| *arg == "--") {
             Some(at) => args.split_at(at),
             None => (args, &[][..]),

@@ -5,6 +5,7 @@
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -45,12 +46,14 @@ fn address(words: &[AtomicU64]) -> u64 {
     words.as_ptr().expose_provenance() as u64
 }
 
+/// Words that are never freed, so that a kernel that does not end in time cannot outlive them.
 fn words(count: usize) -> &'static [AtomicU64] {
-    // Leaked, so that a kernel that does not end in time cannot outlive its memory.
-    (0..count)
-        .map(|_| AtomicU64::new(0))
-        .collect::<Vec<_>>()
-        .leak()
+    static KEPT: Mutex<Vec<&'static [AtomicU64]>> = Mutex::new(Vec::new());
+    let words: Vec<_> = (0..count).map(|_| AtomicU64::new(0)).collect();
+    let words: &'static [AtomicU64] = words.leak();
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.push(words);
+    words
 }
 
 /// Two kernels of one thread each signal each other in turn; the mean time of a

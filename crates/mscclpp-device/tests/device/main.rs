@@ -13,6 +13,7 @@ mod fifo;
 mod grid;
 mod mutants;
 mod packet;
+mod sanitizer;
 mod semaphore;
 mod support;
 mod trigger;

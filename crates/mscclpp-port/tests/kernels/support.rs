@@ -33,8 +33,14 @@ fn compile() -> Library {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let directory = tempfile::tempdir().expect("a temporary directory");
     let object = directory.path().join("kernels.so");
-    let compiler = "g++";
+    // clang++'s objects leave the sanitizer's runtime to the test.
+    let sanitized = std::env::var_os("MSCCLPP_SANITIZED").is_some();
+    let (compiler, sanitizer) = match sanitized {
+        true => ("clang++", Some("-fsanitize=address")),
+        false => ("g++", None),
+    };
     let output = Command::new(compiler)
+        .args(sanitizer)
         .args([
             "-std=c++17",
             "-O2",

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{LazyLock, Mutex};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use mscclpp_device::executor::{Entry, HostKernel};
@@ -43,10 +43,9 @@ impl Build {
             .join(file)
             .with_extension("cpp");
         let object = self.scratch.path().join(format!("{file}-{mode}.so"));
-        let output = Command::new("g++")
+        let output = compiler()
             .args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror"])
-            // Else the dynamic linker would merge inline variables of all objects.
-            .args(["-shared", "-fPIC", "-fno-gnu-unique"])
+            .args(["-shared", "-fPIC"])
             .args(flags)
             .arg("-I")
             .arg(&self.include)
@@ -54,7 +53,7 @@ impl Build {
             .arg("-o")
             .arg(&object)
             .output()
-            .expect("these tests need g++");
+            .expect("these tests need a C++ compiler");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(
             output.status.success(),
@@ -63,8 +62,25 @@ impl Build {
         // SAFETY: the object was made above from the kernels; loading it runs no code of its own.
         let library = unsafe { Library::open(Some(&object), RTLD_NOW | RTLD_LOCAL) }.unwrap();
         // Never unloaded: kernels of a failed test may still run.
-        Box::leak(Box::new(library))
+        static LOADED: Mutex<Vec<&'static Library>> = Mutex::new(Vec::new());
+        let library: &'static Library = Box::leak(Box::new(library));
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.push(library);
+        library
     }
+}
+
+/// g++, or in a sanitized build clang++, whose objects leave the sanitizer's runtime to the test.
+fn compiler() -> Command {
+    if std::env::var_os("MSCCLPP_SANITIZED").is_none() {
+        let mut command = Command::new("g++");
+        // Else the dynamic linker would merge inline variables of all objects.
+        command.arg("-fno-gnu-unique");
+        return command;
+    }
+    let mut command = Command::new("clang++");
+    command.args(["-fsanitize=address", "-fno-omit-frame-pointer"]);
+    command
 }
 
 impl Kernels {
