@@ -80,6 +80,39 @@ MSCCLPP_KERNEL(conformance_split, SplitArgs) {
   }
 }
 
+struct PostArgs {
+  mscclpp::PortChannelDeviceHandle channel;
+  conformance::Report* report;
+  // Six times a post, in nanoseconds: one a phase.
+  uint64_t* times;
+  uint64_t bytes;
+  uint64_t iterations;
+};
+
+// putWithSignal on a send queue, taken apart by a clock. The queue is emptied now and then, outside
+// of the times, so that no post waits for room.
+MSCCLPP_KERNEL(conformance_post, PostArgs) {
+  if (threadIdx.x != 0) return;
+  constexpr uint64_t phases = 6;
+  mscclpp::PortChannelDeviceHandle channel = args.channel;
+  const mscclpp::QueueWatch watch{channel.semaphore_.status, channel.fifo_.status};
+  for (uint64_t i = 0; i < args.iterations; ++i) {
+    uint64_t* times = args.times + phases * i;
+    uint64_t before = conformance::nanoseconds();
+    const auto probe = [&](mscclpp::PostPhase phase) {
+      const uint64_t now = conformance::nanoseconds();
+      times[static_cast<uint32_t>(phase)] = now - before;
+      before = now;
+    };
+    uint64_t ticket;
+    const mscclpp::Status status = channel.queue_.put(channel.dstMemory_, 0, channel.srcMemory_, 0, args.bytes,
+                                                      true, ticket, -1, watch, probe);
+    if (!conformance::ok(args.report, 0, i, status)) return;
+    if (i % 64 == 63 && !conformance::ok(args.report, 0, i, channel.flush())) return;
+  }
+  conformance::ok(args.report, 0, args.iterations, channel.flush());
+}
+
 struct FifoPushArgs {
   mscclpp::FifoDeviceHandle fifo;
   uint64_t count;

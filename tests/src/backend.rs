@@ -25,6 +25,11 @@ pub struct Backend {
 }
 
 impl Backend {
+    /// Whether kernels post to the NIC's queue themselves.
+    pub fn posts_to_queue(&self) -> bool {
+        self.provider.is_some()
+    }
+
     /// A rank's endpoint.
     pub fn endpoint(&self, rank: usize) -> EndpointConfig {
         EndpointConfig {

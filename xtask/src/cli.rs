@@ -106,8 +106,8 @@ struct BenchArgs {
     /// Fewer sizes and samples
     #[arg(long)]
     quick: bool,
-    /// Only this suite: ping-pong, packet-ping-pong, split, stream, bidirectional, one-qp, two-qp,
-    /// four-qp, fifo or join
+    /// Only this suite: ping-pong, packet-ping-pong, split, post, stream, bidirectional, one-qp,
+    /// two-qp, four-qp, fifo or join
     #[arg(long, value_name = "NAME")]
     suite: Option<String>,
     /// Where to write the report [default: bench/latest.json in the target directory]

@@ -45,7 +45,7 @@ enum Measure {
 }
 
 /// Every suite, in the order in which they run.
-pub const SUITES: [Suite; 10] = [
+pub const SUITES: [Suite; 11] = [
     Suite {
         name: "ping-pong",
         measure: Measure::Channels(latency::ping_pong),
@@ -57,6 +57,10 @@ pub const SUITES: [Suite; 10] = [
     Suite {
         name: "split",
         measure: Measure::Channels(split::split),
+    },
+    Suite {
+        name: "post",
+        measure: Measure::Channels(split::post),
     },
     Suite {
         name: "stream",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! Where the time of one iteration goes.
 
-use crate::kernels::Split;
+use crate::kernels::{Post, Split};
 
 use super::row::Row;
 use super::session::Session;
@@ -36,4 +36,46 @@ pub(super) fn split(session: &mut Session<'_>, suite: &'static str) -> anyhow::R
             row.with(&samples, &[])
         })
         .collect()
+}
+
+/// Where the time of one post goes, on rank 0: a put with a signal on a send queue that has room.
+/// Each phase holds one look at the clock too. A proxy's channels have no such phases.
+pub(super) fn post(session: &mut Session<'_>, suite: &'static str) -> anyhow::Result<Vec<Row>> {
+    const BYTES: u64 = 8;
+    if !session.fixture.backend.posts_to_queue() {
+        return Ok(Vec::new());
+    }
+    let buffer = session.fixture.buffer(BYTES)?;
+    let link = session.fixture.pair_in_place(91, &buffer)?;
+    session.progress(suite, "phases of a post", Some(BYTES));
+    let mut rows = Vec::new();
+    if session.context().rank() == 0 {
+        let deadline = session.context().deadline();
+        let kernel = |iterations| Post {
+            channel: link.channel.clone(),
+            bytes: BYTES,
+            iterations,
+        };
+        kernel(1000).run(deadline)?;
+        let times = kernel(session.context().profile().pick(10_000, 100_000)).run(deadline)?;
+        let microseconds = |nanoseconds: u64| nanoseconds as f64 * 1e-3;
+        let mut add = |metric, samples: Vec<f64>| {
+            let row = Row {
+                bytes: Some(BYTES),
+                ..session.row(suite, metric, "us")
+            };
+            rows.push(row.with(&samples, &[])?);
+            anyhow::Ok(())
+        };
+        for (part, metric) in Post::PHASES.iter().enumerate() {
+            add(
+                *metric,
+                times.iter().map(|time| microseconds(time[part])).collect(),
+            )?;
+        }
+        let sum = |time: &[u64; 6]| microseconds(time.iter().sum());
+        add("all of them", times.iter().map(sum).collect())?;
+    }
+    session.fixture.meet()?;
+    Ok(rows)
 }

@@ -33,7 +33,7 @@ pub use flush::{ConcurrentFlush, Queues};
 pub use packet::PacketPingPong;
 pub use ping_pong::PingPong;
 pub use steps::{Call, Done, Range, Steps};
-pub use throughput::{Bidirectional, Split, Stream};
+pub use throughput::{Bidirectional, Post, Split, Stream};
 
 /// Declares the host entry of a kernel as a [`HostKernel`].
 macro_rules! kernel {

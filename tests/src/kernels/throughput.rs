@@ -11,6 +11,7 @@ use super::{Kept, Launched, Report, address, block, kernel};
 kernel!(BIDIRECTIONAL = conformance_bidirectional(Args));
 kernel!(STREAM = conformance_stream(Args));
 kernel!(SPLIT = conformance_split(SplitArgs));
+kernel!(POST = conformance_post(PostArgs));
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -138,6 +139,58 @@ impl Split {
             .map(|i| {
                 let word = |part: u64| times.load_u64(24 * i + 8 * part);
                 Ok([word(0)?, word(1)?, word(2)?])
+            })
+            .collect()
+    }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct PostArgs {
+    channel: PortChannelDeviceHandle,
+    report: u64,
+    times: u64,
+    bytes: u64,
+    iterations: u64,
+}
+
+/// Posts of one thread to a send queue, each a put with a signal, taken apart by a clock.
+#[derive(Clone)]
+pub struct Post {
+    /// On a queue; its memories hold `bytes`.
+    pub channel: PortChannel,
+    /// Of one put.
+    pub bytes: u64,
+    /// Posts.
+    pub iterations: u64,
+}
+
+impl Post {
+    /// The parts of a post, in their order.
+    pub const PHASES: [&str; 6] = ["bounds", "reserve", "write", "publish", "fence", "ring"];
+
+    /// Runs the kernel. For each post: nanoseconds of each phase.
+    pub fn run(&self, deadline: Deadline) -> anyhow::Result<Vec<[u64; 6]>> {
+        const BYTES: u64 = 8 * Post::PHASES.len() as u64;
+        ensure!(self.iterations > 0, "at least one post");
+        let report = Report::new()?;
+        let times = Buffer::new(Device::cpu(), self.iterations * BYTES)?;
+        let args = PostArgs {
+            channel: self.channel.device_handle(),
+            report: report.address(),
+            times: address(&times),
+            bytes: self.bytes,
+            iterations: self.iterations,
+        };
+        let kept = Kept::new([&self.channel], (self.clone(), times.clone()));
+        Launched::start(POST, block(1), args, kept.report(&report))?.finish(deadline)?;
+        (0..self.iterations)
+            .map(|i| {
+                let mut phases = [0; Post::PHASES.len()];
+                for (part, time) in (0_u64..).zip(&mut phases) {
+                    *time = times.load_u64(BYTES * i + 8 * part)?;
+                }
+                Ok(phases)
             })
             .collect()
     }

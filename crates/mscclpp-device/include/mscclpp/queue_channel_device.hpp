@@ -39,6 +39,7 @@ struct QueueChannel {
                                    int64_t maxSpinCount, QueueWatch watch, Probe probe = Probe()) {
     if (!dst.holds(QueueMemory::remote, dstOffset, size)) return Status::InvalidArgument;
     if (!src.holds(QueueMemory::local, srcOffset, size)) return Status::InvalidArgument;
+    probe(PostPhase::Checked);
     const uint64_t parts = partsOf(size);
     const auto write = [&](const detail::WorkRequest& request, uint64_t part) {
       if (part == parts) return writeSignal(request);

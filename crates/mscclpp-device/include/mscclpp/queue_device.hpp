@@ -68,8 +68,16 @@ struct QueueWatch {
   const StatusWord* service;
 };
 
-/// The parts of a post, in their order; see QueueDeviceHandle::post.
-enum class PostPhase : uint32_t { Reserved, Written, Fenced, Published };
+/// What a post has done, in this order; see QueueDeviceHandle::post. On a shared queue the last two
+/// are done by the thread that announces requests, for all of them.
+enum class PostPhase : uint32_t {
+  Checked,   ///< arguments are inside of what they name
+  Reserved,  ///< slots are taken, and free
+  Written,   ///< requests are in their slots
+  Ready,     ///< they are handed to whoever announces them
+  Fenced,    ///< payload and requests are visible to the NIC
+  Rung,      ///< the NIC has been told
+};
 
 /// Looks on while a thread posts; this one does not.
 struct NoProbe {
@@ -137,7 +145,6 @@ struct QueueDeviceHandle {
       } else {
         publishExclusive(first + now, probe);
       }
-      probe(PostPhase::Published);
       ticket = first + now;
       done += now;
     }
@@ -285,6 +292,7 @@ struct QueueDeviceHandle {
 
   template <typename Probe>
   MSCCLPP_DEVICE_INLINE void ring(uint64_t end, Probe probe) {
+    probe(PostPhase::Ready);
     memory::fence<scopeSystem>(memoryOrderRelease);
     probe(PostPhase::Fenced);
     const uint64_t value = detail::doorbellValue(number, end);
@@ -296,6 +304,7 @@ struct QueueDeviceHandle {
       memory::fence<scopeDevice>(memoryOrderRelease);
     }
     memory::storeMmio(doorbell, value);
+    probe(PostPhase::Rung);
   }
 
   /// Consumes the completions that have arrived. Any number of threads may do so at once. The entry
