@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use crate::error::Error;
 use crate::event::{Event, EventQueue};
-use crate::link::LinkEnd;
+use crate::link::{LinkEnd, READ};
 use crate::memory::{HostBuffer, HostMemory, MemoryRange, NicMemory, Submitted};
 use crate::nic::{Effect, Nic, Place, SpaceId, Start};
 
@@ -36,6 +36,11 @@ pub(crate) struct Shell {
     spaces: Vec<Arc<dyn NicMemory>>,
     registers: Vec<Weak<Registers>>,
     pub(crate) links: Vec<LinkEnd>,
+    /// A memory has completed an access since this was last asked.
+    pub(crate) answered: bool,
+    /// What streams are read into: there is nothing in it between calls, but
+    /// clearing it at each would be most of what an idle look costs.
+    buffer: Box<[u8]>,
     /// Owners of memory that was let go, with the turns of time since.
     retired: Vec<(u8, Arc<dyn Any + Send + Sync>)>,
     /// Those that no access can touch any more, to be dropped when the lock is
@@ -51,6 +56,8 @@ impl Shell {
             spaces: vec![HostMemory::shared()],
             registers: Vec::new(),
             links: Vec::new(),
+            answered: false,
+            buffer: vec![0; READ].into(),
             retired: Vec::new(),
             freed: Vec::new(),
         }
@@ -159,6 +166,7 @@ impl Shell {
         for memory in &self.spaces[1..] {
             while let Some((id, result)) = memory.complete() {
                 self.nic.access_done(id, result);
+                self.answered = true;
                 count += 1;
             }
         }
@@ -177,7 +185,7 @@ impl Shell {
         let mut any = false;
         for link in &mut self.links {
             let peer = link.peer;
-            any |= link.receive(|packet| self.nic.packet(peer, packet));
+            any |= link.receive(&mut self.buffer, |packet| self.nic.packet(peer, packet));
         }
         any
     }

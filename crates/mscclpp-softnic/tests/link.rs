@@ -160,6 +160,40 @@ fn every_operation_crosses_a_stream() {
     }
 }
 
+/// Also while posters wait, and although each queue pair is looked at now and
+/// then.
+#[test]
+fn linked_engines_without_work_sleep() {
+    let setup = steady();
+    let ends: Vec<(End, Vec<Poster>)> = [(); 2]
+        .map(|()| {
+            // A name of their own: other tests of this file have engines too.
+            let mut end = End::new(DeviceConfig::default(), &setup);
+            end.device = Device::open("soft78", DeviceConfig::default()).unwrap();
+            let domain = end.device.allocate_domain().unwrap();
+            let posters = (0..64)
+                .map(|_| {
+                    let poster = Poster::new(&domain, &setup);
+                    poster.connect(poster.pair.address(), &setup, Mtu::Bytes4096);
+                    // Their audits are not to coincide.
+                    std::thread::sleep(Duration::from_millis(3));
+                    poster
+                })
+                .collect();
+            (end, posters)
+        })
+        .into();
+    link(&ends[0].0, &ends[1].0, unix());
+    let before = engine_ticks("soft78");
+    std::thread::scope(|scope| {
+        for (end, _) in &ends {
+            scope.spawn(|| assert_eq!(end.device.next_event(Duration::from_secs(2)), None));
+        }
+    });
+    let used = engine_ticks("soft78").saturating_sub(before);
+    assert!(used <= 2 * 20, "{used} of 2 times 200 ticks");
+}
+
 #[test]
 fn a_lossy_link_is_still_reliable() {
     let network = NetworkConfig {
