@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 //! Options of the sockets that ranks use.
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::BootstrapError;
 
@@ -37,13 +39,11 @@ pub(crate) fn listen(at: SocketAddr) -> Result<(TcpListener, SocketAddr), Bootst
         let address = listener.local_addr()?;
         Ok((listener, address))
     };
-    bind().map_err(|source: std::io::Error| BootstrapError::Io {
+    bind().map_err(|source: io::Error| BootstrapError::Io {
         operation: format!("listening at {at}"),
         hint: match source.kind() {
-            std::io::ErrorKind::AddrInUse => {
-                "another process listens there; choose another port".into()
-            }
-            std::io::ErrorKind::AddrNotAvailable => {
+            io::ErrorKind::AddrInUse => "another process listens there; choose another port".into(),
+            io::ErrorKind::AddrNotAvailable => {
                 "it is no address of this machine; is rank 0 started on the right one?".into()
             }
             _ => String::new(),
@@ -52,9 +52,31 @@ pub(crate) fn listen(at: SocketAddr) -> Result<(TcpListener, SocketAddr), Bootst
     })
 }
 
+/// A listener in non-blocking mode at a Unix socket of this name.
+pub(crate) fn listen_unix(name: &str) -> io::Result<UnixListener> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&SockAddr::unix(name)?)?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// A connection to the Unix socket of this name, in blocking mode.
+pub(crate) fn connect_unix(name: &str, timeout: Duration) -> io::Result<UnixStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // While the listener's queue is full, connecting blocks like a write.
+    socket.set_write_timeout(Some(timeout))?;
+    match socket.connect(&SockAddr::unix(name)?) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(io::ErrorKind::TimedOut.into())
+        }
+        done => done.map(|()| socket.into()),
+    }
+}
+
 /// Prepares a connection between two ranks: small messages go out at once, and a
 /// peer that vanishes without a word is noticed after about ten seconds.
-pub(crate) fn prepare(stream: &tokio::net::TcpStream) -> std::io::Result<()> {
+pub(crate) fn prepare(stream: &tokio::net::TcpStream) -> io::Result<()> {
     let socket = socket2::SockRef::from(stream);
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(

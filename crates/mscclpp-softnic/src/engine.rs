@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! Who runs the state machine: a thread, or the caller.
 
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,10 +9,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::thread::set_current_timer_slack;
 
 use crate::capability::{Capabilities, DeviceAddress};
 use crate::config::{DeviceConfig, EngineMode};
 use crate::error::Error;
+use crate::event::EventQueue;
 use crate::fault::{ControlOperation, FaultKind};
 use crate::link::{LinkEnd, LinkStream};
 use crate::nic::Nic;
@@ -20,6 +23,16 @@ use crate::time::Time;
 
 /// Effects carried out before the lock is let go for others.
 const BATCH: usize = 512;
+
+/// What a look at everything has brought.
+struct Turn {
+    /// Something was done: there may be more.
+    worked: bool,
+    /// Something came from outside: a doorbell, a packet, the end of an access.
+    /// What the device does by itself, now and then, is no reason to expect
+    /// more.
+    heard: bool,
+}
 
 /// A doorbell page and what was stored to its register.
 type Rung = (u32, [u8; 8]);
@@ -32,6 +45,7 @@ pub(crate) struct Inner {
     pub(crate) mode: EngineMode,
     opened: Instant,
     shell: Mutex<Shell>,
+    pub(crate) events: Arc<EventQueue>,
     /// Callers that want the shell: the engine lets them have it.
     wanted: AtomicUsize,
     inbox: Mutex<Vec<Rung>>,
@@ -112,16 +126,21 @@ impl Inner {
         shell.receive() || heard
     }
 
-    fn step(&self, shell: &mut Shell) -> bool {
+    fn step(&self, shell: &mut Shell) -> Turn {
         shell.nic.set_time(self.now());
         let heard = self.listen(shell);
         let polls = shell.nic.polls();
-        shell.carry_out(BATCH) > polls || heard
+        let worked = shell.carry_out(BATCH) > polls || heard;
+        Turn {
+            worked,
+            // A record that has moved shows only by the work that it brings.
+            heard: heard || std::mem::take(&mut shell.answered) || (worked && polls > 0),
+        }
     }
 
     pub(crate) fn run_until_idle(&self) {
         let mut shell = self.lock();
-        while self.step(&mut shell) {}
+        while self.step(&mut shell).worked {}
         Self::unlock(shell);
     }
 
@@ -160,6 +179,7 @@ impl Engine {
         };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| engine(error.into()))?;
+        let events = Arc::new(EventQueue::new().map_err(engine)?);
         let nic = Nic::new(config);
         let inner = Arc::new(Inner {
             name: name.to_owned(),
@@ -167,7 +187,8 @@ impl Engine {
             capabilities,
             mode,
             opened: Instant::now(),
-            shell: Mutex::new(Shell::new(nic)),
+            shell: Mutex::new(Shell::new(nic, events.clone())),
+            events,
             wanted: AtomicUsize::new(0),
             inbox: Mutex::new(Vec::new()),
             sleeping: AtomicBool::new(false),
@@ -213,11 +234,17 @@ impl Drop for Engine {
     }
 }
 
-/// Rounds without work before the engine yields, and before it naps.
-const SPINS: u32 = 64;
-const YIELDS: u32 = 128;
+/// Time without news before the engine naps. Until then it yields: whoever is
+/// to give it work may need its core.
+const AWAKE: Duration = Duration::from_micros(300);
+/// A nap is this part of the time without news: what comes then is late by so
+/// much of the time that it took anyway.
+const NAP_PART: u32 = 8;
 const SHORTEST_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_millis(1);
+/// By how much a nap may end late, in nanoseconds. The system's 50 us would be
+/// more than the short ones.
+const SLACK: NonZeroU64 = NonZeroU64::new(1000).unwrap();
 
 /// What the engine sleeps on.
 struct Watch {
@@ -234,7 +261,10 @@ struct Watch {
 }
 
 fn run(inner: &Inner) {
-    let mut idle = 0u32;
+    if let Err(error) = set_current_timer_slack(Some(SLACK)) {
+        tracing::debug!(%error, "the naps of a NIC in software will be longer");
+    }
+    let mut heard = Instant::now();
     loop {
         // Before everything that it may be news of, the end included.
         let news = inner.news.load(Ordering::SeqCst);
@@ -242,22 +272,21 @@ fn run(inner: &Inner) {
             return;
         }
         let mut shell = inner.shell.lock().unwrap_or_else(PoisonError::into_inner);
-        if inner.step(&mut shell) {
-            idle = 0;
+        let turn = inner.step(&mut shell);
+        if turn.heard {
+            heard = Instant::now();
+        }
+        if turn.worked {
             Inner::unlock(shell);
             if inner.wanted.load(Ordering::Relaxed) > 0 {
                 thread::yield_now();
             }
             continue;
         }
-        idle = idle.saturating_add(1);
-        if idle <= SPINS + YIELDS {
+        let idle = heard.elapsed();
+        if idle < AWAKE {
             Inner::unlock(shell);
-            if idle <= SPINS {
-                std::hint::spin_loop();
-            } else {
-                thread::yield_now();
-            }
+            thread::yield_now();
             continue;
         }
         let streams = shell
@@ -272,7 +301,7 @@ fn run(inner: &Inner) {
         Inner::unlock(shell);
         nap(
             inner,
-            idle - SPINS - YIELDS,
+            idle / NAP_PART,
             Watch {
                 next,
                 queues,
@@ -287,7 +316,7 @@ fn run(inner: &Inner) {
 /// Sleeps until something may have happened. While there are queue pairs,
 /// their registers and records are memory that anyone may store to, so never
 /// for long.
-fn nap(inner: &Inner, naps: u32, watch: Watch) {
+fn nap(inner: &Inner, usual: Duration, watch: Watch) {
     let Watch {
         next,
         queues,
@@ -297,7 +326,7 @@ fn nap(inner: &Inner, naps: u32, watch: Watch) {
     } = watch;
     inner.sleeping.store(true, Ordering::SeqCst);
     if inner.news.load(Ordering::SeqCst) == news {
-        let mut nap = LONGEST_NAP.min(SHORTEST_NAP * (1 << naps.min(6)));
+        let mut nap = usual.clamp(SHORTEST_NAP, LONGEST_NAP);
         if !queues {
             // A handle's call, or a stream, wakes it.
             nap = Duration::from_secs(60);

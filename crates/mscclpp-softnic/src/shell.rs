@@ -5,7 +5,8 @@ use std::any::Any;
 use std::sync::{Arc, Weak};
 
 use crate::error::Error;
-use crate::link::LinkEnd;
+use crate::event::{Event, EventQueue};
+use crate::link::{LinkEnd, READ};
 use crate::memory::{HostBuffer, HostMemory, MemoryRange, NicMemory, Submitted};
 use crate::nic::{Effect, Nic, Place, SpaceId, Start};
 
@@ -31,9 +32,15 @@ impl Registers {
 /// The state machine and what it acts on.
 pub(crate) struct Shell {
     pub(crate) nic: Nic,
+    events: Arc<EventQueue>,
     spaces: Vec<Arc<dyn NicMemory>>,
     registers: Vec<Weak<Registers>>,
     pub(crate) links: Vec<LinkEnd>,
+    /// A memory has completed an access since this was last asked.
+    pub(crate) answered: bool,
+    /// What streams are read into: there is nothing in it between calls, but
+    /// clearing it at each would be most of what an idle look costs.
+    buffer: Box<[u8]>,
     /// Owners of memory that was let go, with the turns of time since.
     retired: Vec<(u8, Arc<dyn Any + Send + Sync>)>,
     /// Those that no access can touch any more, to be dropped when the lock is
@@ -42,12 +49,15 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    pub(crate) fn new(nic: Nic) -> Self {
+    pub(crate) fn new(nic: Nic, events: Arc<EventQueue>) -> Self {
         Self {
             nic,
+            events,
             spaces: vec![HostMemory::shared()],
             registers: Vec::new(),
             links: Vec::new(),
+            answered: false,
+            buffer: vec![0; READ].into(),
             retired: Vec::new(),
             freed: Vec::new(),
         }
@@ -156,6 +166,7 @@ impl Shell {
         for memory in &self.spaces[1..] {
             while let Some((id, result)) = memory.complete() {
                 self.nic.access_done(id, result);
+                self.answered = true;
                 count += 1;
             }
         }
@@ -165,6 +176,7 @@ impl Shell {
         if !self.retired.is_empty() {
             self.settle();
         }
+        self.report();
         count
     }
 
@@ -173,9 +185,18 @@ impl Shell {
         let mut any = false;
         for link in &mut self.links {
             let peer = link.peer;
-            any |= link.receive(|packet| self.nic.packet(peer, packet));
+            any |= link.receive(&mut self.buffer, |packet| self.nic.packet(peer, packet));
         }
-        self.links.retain(|link| !link.closed);
         any
+    }
+
+    /// Hands over what has happened, and lets go of links that are down.
+    pub(crate) fn report(&mut self) {
+        for event in self.nic.common.events.drain(..) {
+            self.events.push(event);
+        }
+        for link in self.links.extract_if(.., |link| link.closed) {
+            self.events.push(Event::LinkDown { peer: link.peer });
+        }
     }
 }

@@ -160,6 +160,40 @@ fn every_operation_crosses_a_stream() {
     }
 }
 
+/// Also while posters wait, and although each queue pair is looked at now and
+/// then.
+#[test]
+fn linked_engines_without_work_sleep() {
+    let setup = steady();
+    let ends: Vec<(End, Vec<Poster>)> = [(); 2]
+        .map(|()| {
+            // A name of their own: other tests of this file have engines too.
+            let mut end = End::new(DeviceConfig::default(), &setup);
+            end.device = Device::open("soft78", DeviceConfig::default()).unwrap();
+            let domain = end.device.allocate_domain().unwrap();
+            let posters = (0..64)
+                .map(|_| {
+                    let poster = Poster::new(&domain, &setup);
+                    poster.connect(poster.pair.address(), &setup, Mtu::Bytes4096);
+                    // Their audits are not to coincide.
+                    std::thread::sleep(Duration::from_millis(3));
+                    poster
+                })
+                .collect();
+            (end, posters)
+        })
+        .into();
+    link(&ends[0].0, &ends[1].0, unix());
+    let before = engine_ticks("soft78");
+    std::thread::scope(|scope| {
+        for (end, _) in &ends {
+            scope.spawn(|| assert_eq!(end.device.next_event(Duration::from_secs(2)), None));
+        }
+    });
+    let used = engine_ticks("soft78").saturating_sub(before);
+    assert!(used <= 2 * 20, "{used} of 2 times 200 ticks");
+}
+
 #[test]
 fn a_lossy_link_is_still_reliable() {
     let network = NetworkConfig {
@@ -248,7 +282,12 @@ fn a_device_that_is_dropped_takes_its_link_down_and_another_can_follow() {
     let setup = quick();
     let (mut a, b) = linked(&DeviceConfig::default(), &setup, tcp());
     let remote = b.remote(0);
+    let gone = b.device.address();
     drop(b);
+    // An engine that has nothing to do hears of it too.
+    let event = a.device.next_event(PATIENCE);
+    assert!(matches!(event, Some(Event::LinkDown { peer, .. }) if peer == gone));
+    assert_eq!(a.device.links(), []);
     let payload = Payload::Inline(&[1]);
     a.poster.post(Operation::Write {
         remote,
@@ -256,9 +295,9 @@ fn a_device_that_is_dropped_takes_its_link_down_and_another_can_follow() {
         immediate: None,
     });
     assert_eq!(a.poster.wait_failure(), Syndrome::TRANSPORT_RETRY_EXCEEDED);
-    wait_for("the end of the link", || {
-        a.device.links().is_empty().then_some(())
-    });
+    let event = a.device.next_event(PATIENCE);
+    assert!(matches!(event, Some(Event::QueuePairFailed { .. })));
+    assert_eq!(a.device.next_event(Duration::ZERO), None);
 
     let mut b = End::new(DeviceConfig::default(), &setup);
     link(&a, &b, unix());
@@ -312,6 +351,22 @@ fn strangers_are_turned_away() {
         end.device.link(near, PATIENCE),
         Err(Error::Link { .. })
     ));
+}
+
+#[test]
+fn a_link_that_replaces_another_goes_down_once() {
+    let (mut a, mut b) = linked(&DeviceConfig::default(), &steady(), unix());
+    for streams in [tcp(), unix(), tcp()] {
+        link(&a, &b, streams);
+    }
+    works(&mut a, &mut b);
+    assert_eq!(a.device.links().len(), 1);
+    // The end that was replaced last may have seen the old stream close.
+    while a.device.next_event(Duration::ZERO).is_some() {}
+    drop(b);
+    let event = a.device.next_event(PATIENCE);
+    assert!(matches!(event, Some(Event::LinkDown { .. })));
+    assert_eq!(a.device.next_event(Duration::ZERO), None);
 }
 
 /// What comes over a link after the greeting is not believed either.
@@ -473,8 +528,17 @@ fn two_processes_and_the_death_of_one() {
     assert!(seen == data);
     assert_eq!(end.memory.read_u64(3 << 20), 19);
 
+    assert_eq!(end.device.next_event(Duration::ZERO), None);
     child.0.kill().unwrap();
     let start = Instant::now();
+    let event = end.device.next_event(PATIENCE);
+    let peer = decode_address(card.first_chunk().unwrap()).device;
+    assert!(matches!(event, Some(Event::LinkDown { peer: gone, .. }) if gone == peer));
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
     end.poster.post(write(remote, &list));
     assert_eq!(
         end.poster.wait_failure(),

@@ -1,31 +1,21 @@
 // SPDX-License-Identifier: MIT
-//! The accepting end: one listener, any number of expected connections, and any
-//! number of strangers.
+//! The accepting end: a port, a Unix socket if one is asked for, and any number
+//! of expected connections.
 
-use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream as StdStream};
+use std::net::{IpAddr, SocketAddr, TcpStream as StdTcp};
+use std::os::unix::net::UnixStream as StdUnix;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use super::guests::Guests;
-use super::handshake::{Acceptance, Claims, HELLO, PROOF, Refusal, VERSION};
+use super::handshake::{Claims, Refusal};
 use super::registry::{Admission, Registry, Service};
+use super::serve::serve;
+use super::wire::{Place, UnixAddress, Wire};
 use super::{LinkId, LinkKey};
 use crate::background::Background;
 use crate::{BootstrapError, Deadline, socket};
-
-/// How many connections may be in the midst of proving themselves. A proof takes
-/// two round trips, so this is far more than an honest job needs at once.
-const GUESTS: usize = 256;
-
-/// How long one of them may take. Ranks need milliseconds; a starved machine may
-/// need seconds.
-const GUEST_TIME: Duration = Duration::from_secs(5);
 
 /// Accepts connections that prove themselves, on one port, until it is dropped.
 /// Strangers (garbage, silence, half a message, a wrong proof, a flood) are
@@ -34,11 +24,24 @@ const GUEST_TIME: Duration = Duration::from_secs(5);
 /// nothing that is known go first, the ones from the busiest address before
 /// others.
 ///
+/// Processes of the same host may come over a Unix socket instead, which is
+/// faster: [`expect_unix`](Self::expect_unix). They prove themselves in the same
+/// way. Whoever expects a connection decides which way it comes, and has both
+/// ends agree, by [`host::id`](crate::host::id): the two ways do not meet.
+///
 /// May be used from several threads. One thread with a tokio runtime runs inside.
 pub struct Acceptor {
-    registry: Arc<Registry>,
+    registry: Arc<Registry<TcpStream>>,
     address: SocketAddr,
-    _background: Background,
+    unix: Mutex<Option<Local>>,
+    background: Background,
+}
+
+/// The Unix socket, from its first use on.
+#[derive(Clone)]
+struct Local {
+    registry: Arc<Registry<UnixStream>>,
+    address: UnixAddress,
 }
 
 impl Acceptor {
@@ -61,11 +64,12 @@ impl Acceptor {
         Ok(Self {
             registry,
             address,
-            _background: background,
+            unix: Mutex::default(),
+            background,
         })
     }
 
-    /// Where it listens.
+    /// The port that it listens at.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
@@ -75,19 +79,86 @@ impl Acceptor {
     /// expectation with the same id takes the place of an earlier one.
     #[must_use]
     pub fn expect(&self, id: LinkId, key: LinkKey) -> Expected {
-        let (sender, arrival) = mpsc::sync_channel(1);
-        let service = Arc::new(Once {
-            sender,
-            taken: Arc::default(),
-        });
-        let serial = self.registry.register(id, key, service);
-        Expected {
-            registry: Arc::clone(&self.registry),
+        expect(&self.registry, Place::Tcp(self.address), id, key)
+    }
+
+    /// Where processes of this host reach it; see
+    /// [`expect_unix`](Self::expect_unix). The socket is made at the first call.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Io`] when there can be no such socket, as outside Linux.
+    pub fn unix_address(&self) -> Result<UnixAddress, BootstrapError> {
+        self.local().map(|local| local.address)
+    }
+
+    /// As [`expect`](Self::expect), for a connection that
+    /// [`connect_unix`](super::connect_unix) makes to
+    /// [`unix_address`](Self::unix_address). Only a process of this host can: the
+    /// caller knows from the peer's [`host::id`](crate::host::id) that it is one.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Io`] when there can be no such socket, as outside Linux.
+    pub fn expect_unix(
+        &self,
+        id: LinkId,
+        key: LinkKey,
+    ) -> Result<Expected<StdUnix>, BootstrapError> {
+        let local = self.local()?;
+        let place = Place::Unix(local.address);
+        Ok(expect(&local.registry, place, id, key))
+    }
+
+    fn local(&self) -> Result<Local, BootstrapError> {
+        let mut unix = self.unix.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(local) = &*unix {
+            return Ok(local.clone());
+        }
+        let address = UnixAddress::random()?;
+        let registry = Arc::default();
+        let listener = {
+            let _inside = self.background.handle().enter();
+            socket::listen_unix(&address.name())
+                .and_then(UnixListener::from_std)
+                .map_err(|e| BootstrapError::io(format!("listening at @{address}"), e))?
+        };
+        self.background
+            .handle()
+            .spawn(serve(listener, Arc::clone(&registry)));
+        Ok(unix.insert(Local { registry, address }).clone())
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        // Those who still wait learn that nobody will come.
+        self.registry.clear();
+        let unix = self.unix.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(local) = unix {
+            local.registry.clear();
+        }
+    }
+}
+
+fn expect<S: Wire>(
+    registry: &Arc<Registry<S>>,
+    at: Place,
+    id: LinkId,
+    key: LinkKey,
+) -> Expected<S::Blocking> {
+    let (sender, arrival) = mpsc::sync_channel(1);
+    let taken = Arc::default();
+    let service = Arc::new(Once { sender, taken });
+    let serial = registry.register(id, key, service);
+    let registry = Arc::clone(registry);
+    Expected {
+        expectation: Box::new(Expectation {
+            registry,
             id,
             serial,
-            address: self.address,
-            arrival,
-        }
+        }),
+        id,
+        at,
+        arrival,
     }
 }
 
@@ -100,40 +171,34 @@ impl std::fmt::Debug for Acceptor {
 }
 
 /// A connection that an [`Acceptor`] expects. Dropping it ends the expectation.
-pub struct Expected {
-    registry: Arc<Registry>,
+pub struct Expected<S = StdTcp> {
+    expectation: Box<dyn Unproven>,
     id: LinkId,
-    serial: u64,
-    address: SocketAddr,
-    arrival: mpsc::Receiver<StdStream>,
+    at: Place,
+    arrival: mpsc::Receiver<S>,
 }
 
-impl Expected {
-    /// Waits for the connection. The stream is in blocking mode with
+impl<S> Expected<S> {
+    /// Waits for the connection. The stream is in blocking mode, a TCP one with
     /// `TCP_NODELAY`; both ends have proven themselves.
     ///
     /// # Errors
     /// [`BootstrapError::LinkTimeout`] when nobody came who could prove itself;
     /// [`BootstrapError::AcceptorGone`] when the acceptor was dropped or the id
-    /// expected anew; [`BootstrapError::Io`] when the stream can not be set up.
-    pub fn accept(self, deadline: Deadline) -> Result<StdStream, BootstrapError> {
+    /// expected anew.
+    pub fn accept(self, deadline: Deadline) -> Result<S, BootstrapError> {
         match self.arrival.recv_timeout(deadline.remaining()) {
-            Ok(stream) => {
-                stream
-                    .set_nonblocking(false)
-                    .map_err(|e| BootstrapError::io("making an accepted stream blocking", e))?;
-                Ok(stream)
-            }
+            Ok(stream) => Ok(stream),
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(BootstrapError::AcceptorGone),
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                let failed = self.registry.unproven();
+                let failed = self.expectation.unproven();
                 Err(BootstrapError::LinkTimeout {
-                    with: format!("came to {}", self.address),
+                    with: format!("came to {}", self.at),
                     waited: deadline.budget(),
                     hint: if failed == 0 {
                         String::new()
                     } else {
-                        format!("{failed} connections failed their proof at this port so far")
+                        format!("{failed} connections failed their proof there so far")
                     },
                 })
             }
@@ -141,167 +206,69 @@ impl Expected {
     }
 }
 
-impl Drop for Expected {
+impl<S> std::fmt::Debug for Expected<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Expected")
+            .field("id", &self.id)
+            .field("at", &format_args!("{}", self.at))
+            .finish_non_exhaustive()
+    }
+}
+
+/// An entry of a registry, for as long as this lives.
+struct Expectation<S> {
+    registry: Arc<Registry<S>>,
+    id: LinkId,
+    serial: u64,
+}
+
+/// What the one who waits wants of an expectation.
+trait Unproven: Send + Sync {
+    /// Connections that could not prove themselves.
+    fn unproven(&self) -> u64;
+}
+
+impl<S: Send> Unproven for Expectation<S> {
+    fn unproven(&self) -> u64 {
+        self.registry.unproven()
+    }
+}
+
+impl<S> Drop for Expectation<S> {
     fn drop(&mut self) {
         self.registry.remove(self.id, self.serial);
     }
 }
 
-impl std::fmt::Debug for Expected {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Expected")
-            .field("id", &self.id)
-            .field("address", &self.address)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Takes a single connection.
-struct Once {
-    sender: mpsc::SyncSender<StdStream>,
+struct Once<B> {
+    sender: mpsc::SyncSender<B>,
     taken: Arc<AtomicBool>,
 }
 
-impl Service for Once {
-    fn admit(&self, _: Claims, _: SocketAddr) -> Result<Box<dyn Admission>, Refusal> {
+impl<S: Wire> Service<S> for Once<S::Blocking> {
+    fn admit(&self, _: Claims) -> Result<Box<dyn Admission<S>>, Refusal> {
         // A connector that broke off after its admission may come again, so that
         // only a delivered connection uses the place up.
         if self.taken.load(Ordering::Acquire) {
             return Err(Refusal::Crossing);
         }
-        Ok(Box::new(OncePlace {
+        Ok(Box::new(Self {
             sender: self.sender.clone(),
             taken: Arc::clone(&self.taken),
         }))
     }
 }
 
-struct OncePlace {
-    sender: mpsc::SyncSender<StdStream>,
-    taken: Arc<AtomicBool>,
-}
-
-impl Admission for OncePlace {
-    fn deliver(self: Box<Self>, stream: TcpStream) {
+impl<S: Wire> Admission<S> for Once<S::Blocking> {
+    fn deliver(self: Box<Self>, stream: S) {
         if self.taken.swap(true, Ordering::AcqRel) {
             return;
         }
-        match stream.into_std() {
+        match stream.into_blocking() {
             // If nobody waits any more, the stream closes.
             Ok(stream) => drop(self.sender.try_send(stream)),
             Err(error) => tracing::warn!(%error, "an accepted connection was lost"),
-        }
-    }
-}
-
-/// Accepts for as long as the task lives.
-pub(crate) async fn serve(listener: TcpListener, registry: Arc<Registry>) {
-    let mut guests = Guests::new(GUESTS);
-    let mut tasks: JoinSet<u64> = JoinSet::new();
-    loop {
-        tokio::select! {
-            arrived = listener.accept() => match arrived {
-                Ok((stream, from)) => {
-                    let number = guests.next_number();
-                    let promising = Arc::new(AtomicBool::new(false));
-                    let task = receive(stream, from, Arc::clone(&registry), Arc::clone(&promising));
-                    let handle = tasks.spawn(async move {
-                        task.await;
-                        number
-                    });
-                    if let Some(leaving) = guests.enter(from.ip(), promising, handle) {
-                        leaving.handle.abort();
-                        registry.count_stranger(from, "too many unproven connections");
-                    }
-                }
-                Err(error) => recover(&error, &mut guests).await,
-            },
-            Some(done) = tasks.join_next() => {
-                if let Ok(number) = done {
-                    guests.leave(number);
-                }
-            }
-        }
-    }
-}
-
-/// After a failed accept: makes room if descriptors are short, and never spins.
-async fn recover(error: &io::Error, guests: &mut Guests<tokio::task::AbortHandle>) {
-    if error.kind() == io::ErrorKind::ConnectionAborted {
-        return;
-    }
-    tracing::warn!(%error, "accepting a connection failed");
-    if let Some(leaving) = guests.evict() {
-        leaving.handle.abort();
-    }
-    tokio::time::sleep(Duration::from_millis(10)).await;
-}
-
-/// One connection, from its first byte to its delivery.
-async fn receive(
-    mut stream: TcpStream,
-    from: SocketAddr,
-    registry: Arc<Registry>,
-    promising: Arc<AtomicBool>,
-) {
-    let proof = prove(&mut stream, from, &registry, &promising);
-    match tokio::time::timeout(GUEST_TIME, proof).await {
-        Ok(Ok(Some(admission))) => admission.deliver(stream),
-        Ok(Ok(None)) => {}
-        Ok(Err(_)) => registry.count_stranger(from, "broke off before its proof"),
-        Err(_) => registry.count_stranger(from, "took too long to prove itself"),
-    }
-}
-
-async fn prove(
-    stream: &mut TcpStream,
-    from: SocketAddr,
-    registry: &Registry,
-    promising: &AtomicBool,
-) -> io::Result<Option<Box<dyn Admission>>> {
-    stream.set_nodelay(true)?;
-    let mut raw = [0; HELLO];
-    stream.read_exact(&mut raw).await?;
-    let hello = match Acceptance::read(&raw) {
-        Some(Ok(hello)) => hello,
-        Some(Err(theirs)) => {
-            tracing::warn!(%from, theirs, ours = VERSION, "a connection speaks another version");
-            stream.write_all(&Acceptance::version_only()).await?;
-            return Ok(None);
-        }
-        None => {
-            registry.count_stranger(from, "does not speak this protocol");
-            return Ok(None);
-        }
-    };
-    let entry = registry.find(&hello.id);
-    promising.store(entry.is_some(), Ordering::Relaxed);
-    let acceptance = Acceptance::new(hello).map_err(io::Error::other)?;
-    stream.write_all(acceptance.challenge()).await?;
-    let mut proof = [0; PROOF];
-    stream.read_exact(&mut proof).await?;
-    // An id that is not known is treated like a wrong proof, at the same point, but in the log: a
-    // peer may come before it is expected, and comes again.
-    let known = entry.is_some();
-    let Some(entry) = entry.filter(|entry| acceptance.proven(&entry.key, &proof)) else {
-        if known {
-            registry.count_failed_proof(from);
-        } else {
-            registry.count_unexpected(from);
-        }
-        stream.write_all(&Acceptance::bad_proof()).await?;
-        return Ok(None);
-    };
-    match entry.service.admit(hello.claims, from) {
-        Ok(admission) => {
-            let verdict = acceptance.verdict(&entry.key, Ok(()));
-            stream.write_all(&verdict).await?;
-            Ok(Some(admission))
-        }
-        Err(refusal) => {
-            let verdict = acceptance.verdict(&entry.key, Err(refusal));
-            stream.write_all(&verdict).await?;
-            Ok(None)
         }
     }
 }

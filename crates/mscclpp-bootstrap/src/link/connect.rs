@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT
 //! The connecting end, for blocking callers and for tasks.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream as StdStream};
+use std::io;
+use std::net::{SocketAddr, TcpStream as StdTcp};
+use std::os::unix::net::UnixStream as StdUnix;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::handshake::{CHALLENGE, Claims, Connector, Failure, Refusal, VERDICT, VERSION};
+use super::wire::{Blocking, Place, UnixAddress};
 use super::{LinkId, LinkKey};
-use crate::{BootstrapError, Deadline};
+use crate::{BootstrapError, Deadline, socket};
 
 /// Proof failures are taken for final after this time: until then the acceptor
 /// may not expect us yet, or a predecessor may still hold its port.
@@ -32,14 +34,40 @@ pub fn connect(
     id: LinkId,
     key: &LinkKey,
     deadline: Deadline,
-) -> Result<StdStream, BootstrapError> {
-    let mut retry = Retry::new(address, PROOF_PATIENCE, deadline);
+) -> Result<StdTcp, BootstrapError> {
+    let open = |left| StdTcp::connect_timeout(&address, left);
+    connect_by(open, Place::Tcp(address), id, key, deadline)
+}
+
+/// As [`connect`], to a process of this host that expects the connection with
+/// [`Acceptor::expect_unix`](super::Acceptor::expect_unix). Elsewhere nobody
+/// listens at that address: the caller makes sure, by
+/// [`host::id`](crate::host::id), that it is on the same host.
+///
+/// # Errors
+/// As [`connect`].
+pub fn connect_unix(
+    address: UnixAddress,
+    id: LinkId,
+    key: &LinkKey,
+    deadline: Deadline,
+) -> Result<StdUnix, BootstrapError> {
+    let name = address.name();
+    let open = |left| socket::connect_unix(&name, left);
+    connect_by(open, Place::Unix(address), id, key, deadline)
+}
+
+fn connect_by<S: Blocking>(
+    open: impl Fn(Duration) -> io::Result<S>,
+    place: Place,
+    id: LinkId,
+    key: &LinkKey,
+    deadline: Deadline,
+) -> Result<S, BootstrapError> {
+    let mut retry = Retry::new(place, PROOF_PATIENCE, deadline);
     loop {
-        let outcome = match Connector::new(id, key, Claims::NONE) {
-            Ok(connector) => attempt(address, connector, deadline),
-            Err(error) => return Err(error),
-        };
-        match outcome {
+        let connector = Connector::new(id, key, Claims::NONE)?;
+        match attempt(&open, connector, deadline) {
             Ok(stream) => return Ok(stream),
             Err(failed) => std::thread::sleep(retry.pause(failed)?),
         }
@@ -70,7 +98,7 @@ pub(crate) enum CallError {
 impl CallError {
     pub(crate) fn into_error(self, address: SocketAddr) -> BootstrapError {
         match self {
-            Self::Crossing => declined(address, Refusal::Crossing),
+            Self::Crossing => declined(Place::Tcp(address), Refusal::Crossing),
             Self::NobodyThere(source) => {
                 BootstrapError::io(format!("connecting to {address}"), source)
             }
@@ -86,7 +114,7 @@ pub(crate) async fn connect_async(
     patient: bool,
     deadline: Deadline,
 ) -> Result<TcpStream, CallError> {
-    let mut retry = Retry::new(call.address, call.proof_patience, deadline);
+    let mut retry = Retry::new(Place::Tcp(call.address), call.proof_patience, deadline);
     loop {
         let connector =
             Connector::new(call.id, &call.key, call.claims).map_err(CallError::Other)?;
@@ -124,24 +152,24 @@ enum Attempt {
 
 /// Decides whether and when to try again.
 struct Retry {
-    address: SocketAddr,
+    place: Place,
     deadline: Deadline,
     next: Duration,
     proof_patience: Duration,
     proof_failing: Option<Deadline>,
 }
 
-fn declined(address: SocketAddr, refusal: Refusal) -> BootstrapError {
+fn declined(place: Place, refusal: Refusal) -> BootstrapError {
     BootstrapError::Declined {
-        with: address.to_string(),
+        with: place.to_string(),
         reason: refusal.reason().into(),
     }
 }
 
 impl Retry {
-    fn new(address: SocketAddr, proof_patience: Duration, deadline: Deadline) -> Self {
+    fn new(place: Place, proof_patience: Duration, deadline: Deadline) -> Self {
         Self {
-            address,
+            place,
             deadline,
             next: FIRST_PAUSE,
             proof_patience,
@@ -153,11 +181,11 @@ impl Retry {
     fn pause(&mut self, failed: Attempt) -> Result<Duration, BootstrapError> {
         let hint = match failed {
             Attempt::Proof(Failure::Declined(refusal)) => {
-                return Err(declined(self.address, refusal));
+                return Err(declined(self.place, refusal));
             }
             Attempt::Proof(Failure::OtherVersion(theirs)) => {
                 return Err(BootstrapError::Version {
-                    with: self.address.to_string(),
+                    with: self.place.to_string(),
                     theirs,
                     ours: VERSION,
                 });
@@ -168,7 +196,7 @@ impl Retry {
                     .get_or_insert_with(|| Deadline::after(self.proof_patience));
                 if patience.expired() {
                     return Err(BootstrapError::ProofRefused {
-                        with: self.address.to_string(),
+                        with: self.place.to_string(),
                     });
                 }
                 "the proof of the shared secret failed".to_owned()
@@ -179,7 +207,7 @@ impl Retry {
             Attempt::Connect(error) => {
                 // Whoever refused the proof is not there any more.
                 self.proof_failing = None;
-                format!("connecting: {error}")
+                self.place.hint(&error)
             }
             Attempt::Broken(error) => format!("it hung up before the proof: {error}"),
             Attempt::Silent => "it accepted the connection and said nothing".to_owned(),
@@ -187,12 +215,12 @@ impl Retry {
         let left = self.deadline.remaining();
         if left.is_zero() && self.proof_failing.is_some() {
             return Err(BootstrapError::ProofRefused {
-                with: self.address.to_string(),
+                with: self.place.to_string(),
             });
         }
         if left.is_zero() {
             return Err(BootstrapError::LinkTimeout {
-                with: format!("to {}", self.address),
+                with: format!("to {}", self.place),
                 waited: self.deadline.budget(),
                 hint,
             });
@@ -231,20 +259,20 @@ async fn attempt_async(
     Ok(stream)
 }
 
-fn attempt(
-    address: SocketAddr,
+fn attempt<S: Blocking>(
+    open: impl Fn(Duration) -> io::Result<S>,
     mut connector: Connector,
     deadline: Deadline,
-) -> Result<StdStream, Attempt> {
+) -> Result<S, Attempt> {
     // A zero timeout is an error of its own; the last attempt gets a moment.
     let left = || deadline.remaining().max(Duration::from_millis(1));
-    let mut stream = StdStream::connect_timeout(&address, left()).map_err(Attempt::Connect)?;
+    let mut stream = open(left()).map_err(Attempt::Connect)?;
     let broken = |error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Attempt::Silent,
         _ => Attempt::Broken(error),
     };
-    stream.set_nodelay(true).map_err(broken)?;
-    stream.set_write_timeout(Some(left())).map_err(broken)?;
+    stream.send_at_once().map_err(broken)?;
+    stream.set_timeouts(Some(left())).map_err(broken)?;
     stream.write_all(connector.hello()).map_err(broken)?;
     let mut challenge = [0; CHALLENGE];
     read_by(&mut stream, &mut challenge, deadline).map_err(broken)?;
@@ -253,20 +281,19 @@ fn attempt(
     let mut verdict = [0; VERDICT];
     read_by(&mut stream, &mut verdict, deadline).map_err(broken)?;
     connector.conclude(&verdict).map_err(Attempt::Proof)?;
-    stream.set_read_timeout(None).map_err(broken)?;
-    stream.set_write_timeout(None).map_err(broken)?;
+    stream.set_timeouts(None).map_err(broken)?;
     Ok(stream)
 }
 
 /// Fills `buffer` by the deadline, however slowly the other end drips.
-fn read_by(stream: &mut StdStream, buffer: &mut [u8], deadline: Deadline) -> io::Result<()> {
+fn read_by<S: Blocking>(stream: &mut S, buffer: &mut [u8], deadline: Deadline) -> io::Result<()> {
     let mut filled = 0;
     while filled < buffer.len() {
         let left = deadline.remaining();
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        stream.set_read_timeout(Some(left))?;
+        stream.set_timeouts(Some(left))?;
         match stream.read(&mut buffer[filled..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => filled += n,

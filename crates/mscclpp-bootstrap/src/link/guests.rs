@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// One connection that has proven nothing yet.
 #[derive(Debug)]
 pub(super) struct Guest<H> {
-    from: IpAddr,
+    /// Its address; those of this host have none and count as one.
+    from: Option<IpAddr>,
     /// Set once it has named an id that the acceptor knows.
     pub(super) promising: Arc<AtomicBool>,
     /// What ends it.
@@ -42,7 +43,7 @@ impl<H> Guests<H> {
     /// Takes a guest in; returns the one that has to go for it, if any.
     pub(super) fn enter(
         &mut self,
-        from: IpAddr,
+        from: Option<IpAddr>,
         promising: Arc<AtomicBool>,
         handle: H,
     ) -> Option<Guest<H>> {
@@ -71,7 +72,7 @@ impl<H> Guests<H> {
     /// those from the address that holds most places, among them the one that is
     /// here longest. So a flood displaces itself.
     pub(super) fn evict(&mut self) -> Option<Guest<H>> {
-        let mut held: HashMap<IpAddr, usize> = HashMap::new();
+        let mut held: HashMap<Option<IpAddr>, usize> = HashMap::new();
         for guest in self.guests.values() {
             *held.entry(guest.from).or_default() += 1;
         }
@@ -101,7 +102,7 @@ mod tests {
 
     fn enter(guests: &mut Guests<u32>, from: u8, promising: bool, name: u32) -> Option<u32> {
         guests
-            .enter(ip(from), Arc::new(promising.into()), name)
+            .enter(Some(ip(from)), Arc::new(promising.into()), name)
             .map(|g| g.handle)
     }
 

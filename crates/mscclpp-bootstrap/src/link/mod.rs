@@ -7,7 +7,11 @@
 //! was said, nonces, ranks and world size included; the key ([`LinkKey`]) is
 //! derived from the job's, the purpose and a context. The key itself never
 //! travels, and a stranger sees no byte that depends on it. After the proof the
-//! connection is plain TCP: it is authenticated when made, not encrypted.
+//! connection is a plain stream: it is authenticated when made, not encrypted.
+//!
+//! Streams are TCP ([`Acceptor::expect`], [`connect`]) or, between processes of
+//! one host, Unix sockets ([`Acceptor::expect_unix`], [`connect_unix`]). Nothing
+//! here chooses between the two.
 //!
 //! ```
 //! use std::net::Ipv4Addr;
@@ -39,17 +43,22 @@ mod connect;
 mod guests;
 mod handshake;
 mod registry;
+mod serve;
+#[cfg(all(test, not(loom), target_os = "linux"))]
+mod tests;
+mod wire;
 
 use std::fmt;
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-pub(crate) use self::acceptor::serve;
 pub use self::acceptor::{Acceptor, Expected};
-pub use self::connect::connect;
 pub(crate) use self::connect::{Call, CallError, PROOF_PATIENCE, connect_async};
+pub use self::connect::{connect, connect_unix};
 pub(crate) use self::handshake::{Claims, Refusal};
 pub(crate) use self::registry::{Admission, Registry, Service};
+pub(crate) use self::serve::serve;
+pub use self::wire::UnixAddress;
 use crate::secret::{keyed_bytes, random};
 use crate::{BootstrapError, JobKey};
 

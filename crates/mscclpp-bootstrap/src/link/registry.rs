@@ -2,51 +2,71 @@
 //! What an acceptor expects.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::net::TcpStream;
 
 use super::handshake::{Claims, Refusal};
+use super::wire::Origin;
 use super::{LinkId, LinkKey};
 
 /// Takes proven connections of one kind.
-pub(crate) trait Service: Send + Sync {
+pub(crate) trait Service<S = TcpStream>: Send + Sync {
     /// Decides about a connector that has proven itself, before it is told. The
     /// admission is used up by the connection, or dropped if that breaks first.
-    fn admit(&self, claims: Claims, from: SocketAddr) -> Result<Box<dyn Admission>, Refusal>;
+    fn admit(&self, claims: Claims) -> Result<Box<dyn Admission<S>>, Refusal>;
 }
 
 /// A place that is kept for a connection that is about to be complete.
-pub(crate) trait Admission: Send {
-    fn deliver(self: Box<Self>, stream: TcpStream);
+pub(crate) trait Admission<S = TcpStream>: Send {
+    fn deliver(self: Box<Self>, stream: S);
 }
 
-#[derive(Clone)]
-pub(crate) struct Entry {
+pub(crate) struct Entry<S> {
     pub(crate) key: LinkKey,
-    pub(crate) service: Arc<dyn Service>,
+    pub(crate) service: Arc<dyn Service<S>>,
     serial: u64,
 }
 
-/// The link ids that an acceptor knows, and what it has seen of strangers.
-#[derive(Default)]
-pub(crate) struct Registry {
-    entries: Mutex<HashMap<LinkId, Entry>>,
+impl<S> Clone for Entry<S> {
+    fn clone(&self) -> Self {
+        Self {
+            key: self.key.clone(),
+            service: Arc::clone(&self.service),
+            serial: self.serial,
+        }
+    }
+}
+
+/// The link ids that a listener knows, and what it has seen of strangers.
+pub(crate) struct Registry<S = TcpStream> {
+    entries: Mutex<HashMap<LinkId, Entry<S>>>,
     serial: AtomicU64,
     failed_proofs: AtomicU64,
     unexpected: AtomicU64,
     strangers: AtomicU64,
 }
 
-impl Registry {
-    fn lock(&self) -> MutexGuard<'_, HashMap<LinkId, Entry>> {
+impl<S> Default for Registry<S> {
+    fn default() -> Self {
+        Self {
+            entries: Mutex::default(),
+            serial: AtomicU64::new(0),
+            failed_proofs: AtomicU64::new(0),
+            unexpected: AtomicU64::new(0),
+            strangers: AtomicU64::new(0),
+        }
+    }
+}
+
+impl<S> Registry<S> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LinkId, Entry<S>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Expects connections with `id`; an earlier expectation of it ends.
-    pub(crate) fn register(&self, id: LinkId, key: LinkKey, service: Arc<dyn Service>) -> u64 {
+    pub(crate) fn register(&self, id: LinkId, key: LinkKey, service: Arc<dyn Service<S>>) -> u64 {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let entry = Entry {
             key,
@@ -65,13 +85,19 @@ impl Registry {
         }
     }
 
-    pub(crate) fn find(&self, id: &LinkId) -> Option<Entry> {
+    /// Ends all expectations.
+    pub(crate) fn clear(&self) {
+        let ended = std::mem::take(&mut *self.lock());
+        drop(ended);
+    }
+
+    pub(crate) fn find(&self, id: &LinkId) -> Option<Entry<S>> {
         self.lock().get(id).cloned()
     }
 
     /// Counts a connection that failed its proof. The operator is told of the
     /// first and then ever more seldom: a flood must not fill the log.
-    pub(crate) fn count_failed_proof(&self, from: SocketAddr) {
+    pub(crate) fn count_failed_proof(&self, from: Origin) {
         let n = self.failed_proofs.fetch_add(1, Ordering::Relaxed) + 1;
         if n.is_power_of_two() {
             tracing::warn!(
@@ -84,7 +110,7 @@ impl Registry {
     /// Counts a connection that wants something that is not expected: a peer that
     /// comes too early and will come again, or one with another secret, from which
     /// other ids follow.
-    pub(crate) fn count_unexpected(&self, from: SocketAddr) {
+    pub(crate) fn count_unexpected(&self, from: Origin) {
         let n = self.unexpected.fetch_add(1, Ordering::Relaxed) + 1;
         if n.is_power_of_two() {
             tracing::debug!(%from, unexpected = n, "a connection wants what is not expected, or not yet");
@@ -97,7 +123,7 @@ impl Registry {
     }
 
     /// Counts a connection that did not even try to prove itself.
-    pub(crate) fn count_stranger(&self, from: SocketAddr, what: &str) {
+    pub(crate) fn count_stranger(&self, from: Origin, what: &str) {
         let n = self.strangers.fetch_add(1, Ordering::Relaxed) + 1;
         if n.is_power_of_two() {
             tracing::debug!(%from, strangers = n, what, "dropped a stranger");

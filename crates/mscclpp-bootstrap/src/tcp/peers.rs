@@ -176,7 +176,7 @@ fn outbox() -> (Outbox, connection::Inbox) {
 pub(crate) struct Door(pub(crate) Arc<Node>);
 
 impl Service for Door {
-    fn admit(&self, claims: Claims, _: SocketAddr) -> Result<Box<dyn Admission>, Refusal> {
+    fn admit(&self, claims: Claims) -> Result<Box<dyn Admission>, Refusal> {
         let node = &self.0;
         let from = claims.from as usize;
         if claims.world as usize != node.world {

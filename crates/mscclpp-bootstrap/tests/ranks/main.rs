@@ -8,4 +8,5 @@ mod joining;
 mod messages;
 mod processes;
 mod strangers;
+mod unix_links;
 mod user_defined;

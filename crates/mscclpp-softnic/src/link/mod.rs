@@ -21,6 +21,9 @@ const HELLO: [u8; 8] = *b"softnic\x01";
 /// Bytes that wait to be sent, above which the device stops to make more.
 const CONGESTED: usize = 4 << 20;
 
+/// Bytes read at a time.
+pub(crate) const READ: usize = 1 << 16;
+
 /// Bytes read from one stream before others get their turn.
 const TURN: usize = 1 << 18;
 
@@ -230,14 +233,13 @@ impl LinkEnd {
         any
     }
 
-    /// Reads what has come and hands over the packets in it; true if something
-    /// had come.
-    pub(crate) fn receive(&mut self, mut take: impl FnMut(Packet)) -> bool {
+    /// Reads what has come, by way of `buffer`, and hands over the packets in it;
+    /// true if something had come.
+    pub(crate) fn receive(&mut self, buffer: &mut [u8], mut take: impl FnMut(Packet)) -> bool {
         let mut any = false;
         let mut turn = 0;
-        let mut buffer = [0; 1 << 16];
         while !self.closed && turn < TURN {
-            match self.stream.read(&mut buffer) {
+            match self.stream.read(buffer) {
                 Ok(0) => self.close(&"closed by the other end"),
                 Ok(count) => {
                     any = true;

@@ -355,3 +355,22 @@ pub(crate) fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T 
         std::thread::yield_now();
     }
 }
+
+/// Processor time of the engines of devices of this name, in hundredths of a
+/// second.
+pub(crate) fn engine_ticks(name: &str) -> u64 {
+    std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok())
+        .filter(|stat| stat.contains(&format!("({name}-engine)")))
+        .map(|stat| {
+            let fields: Vec<&str> = stat
+                .rsplit_once(") ")
+                .unwrap()
+                .1
+                .split_whitespace()
+                .collect();
+            fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+        })
+        .sum()
+}

@@ -2,7 +2,6 @@
 //! Rank 0's part of joining.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -108,7 +107,7 @@ struct Door(UnboundedSender<TcpStream>);
 struct Arrival(UnboundedSender<TcpStream>);
 
 impl Service for Door {
-    fn admit(&self, _: Claims, _: SocketAddr) -> Result<Box<dyn Admission>, Refusal> {
+    fn admit(&self, _: Claims) -> Result<Box<dyn Admission>, Refusal> {
         // What does not fit is answered with a reason when it checks in.
         Ok(Box::new(Arrival(self.0.clone())))
     }
