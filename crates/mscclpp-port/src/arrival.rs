@@ -19,23 +19,25 @@ const DIAL: Duration = Duration::from_millis(500);
 type GivenUp<'a> = &'a dyn Fn() -> bool;
 
 /// Waits for the stream.
-pub(super) type Wait = Box<dyn FnOnce(GivenUp<'_>) -> Result<TcpStream> + Send>;
+pub(crate) type Wait = Box<dyn FnOnce(GivenUp<'_>) -> Result<TcpStream> + Send>;
 
 /// A stream to come.
 pub(crate) struct Arrival {
     /// Waits for it; runs on the connection's I/O thread.
-    pub(super) wait: Wait,
+    pub(crate) wait: Wait,
     /// Ends the wait; may be called from any thread, at any time.
-    pub(super) cancel: Box<dyn Fn() + Send + Sync>,
+    pub(crate) cancel: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Arrival {
     /// The stream between two endpoints. The one with the smaller nonce accepts, at the port of its
-    /// context, under its nonce as the id and a key that depends on the job's key and both nonces.
+    /// context, under its nonce as the id and a key that depends on the job's key, the purpose and
+    /// both nonces.
     pub(crate) fn of(
         local: &Endpoint,
         remote: &EndpointRecord,
         job_key: Option<&JobKey>,
+        purpose: &str,
         deadline: Deadline,
     ) -> Result<Self> {
         if local.nonce == remote.nonce {
@@ -52,7 +54,7 @@ impl Arrival {
         };
         let id = LinkId::from_bytes(first);
         let context = [first, second].concat();
-        let key = LinkKey::derive(job_key, "mscclpp-port ethernet connection", &context);
+        let key = LinkKey::derive(job_key, purpose, &context);
         let (rank, address) = (remote.rank(), remote.address);
         if accepts {
             let acceptor = Arc::clone(&local.acceptor);
