@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use crate::config::{DeviceConfig, EngineMode, NetworkConfig};
 use crate::counters::Counters;
 use crate::engine::{Engine, Inner};
 use crate::error::Error;
+use crate::event::Event;
 use crate::fault::{ControlOperation, FaultPlan};
 use crate::handles::{CompletionQueue, DoorbellPage, ProtectionDomain};
 use crate::link::{LinkEnd, LinkStream};
@@ -140,6 +142,34 @@ impl Device {
             .collect()
     }
 
+    /// The oldest [`Event`] that nobody has taken yet, waiting for one up to
+    /// `timeout` (zero: only looks); `None` if there is none by then.
+    ///
+    /// May be called from several threads: each event goes to one of them, in
+    /// the order in which they happened. At most 4096 wait; if more happen
+    /// before one is asked for, what follows is dropped and counted, and
+    /// [`Event::Overflow`] comes after those that were kept. There is no order
+    /// between an event and the completions of its queue pair: either may be
+    /// seen first. What the event says has happened when it is seen:
+    /// [`QueuePair::status`](crate::QueuePair::status) agrees.
+    ///
+    /// With [`EngineMode::Inline`] and [`EngineMode::Manual`] nothing happens
+    /// while no one runs the device, so that a call may wait in vain.
+    pub fn next_event(&self, timeout: Duration) -> Option<Event> {
+        self.inner().events.next(timeout)
+    }
+
+    /// A descriptor that is readable while [`next_event`](Self::next_event)
+    /// has something to return, for `poll(2)` together with others. It must
+    /// not be read from or written to: taking the last event makes it
+    /// unreadable.
+    ///
+    /// With several threads that take events it may have been another's when
+    /// this one comes: ask with a timeout of zero.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.inner().events.fd()
+    }
+
     /// Allocates a protection domain.
     ///
     /// # Errors
@@ -238,7 +268,7 @@ impl Device {
 
     /// Time until the device will do something of itself, `None` if never:
     /// how far a manual clock may be moved on at once.
-    pub fn next_event(&self) -> Option<Duration> {
+    pub fn idle_for(&self) -> Option<Duration> {
         let mut shell = self.inner().lock();
         let now = shell.nic.common.now;
         shell.nic.next_time().map(|time| time.since(now))

@@ -12,6 +12,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::capability::{Capabilities, DeviceAddress};
 use crate::config::{DeviceConfig, EngineMode};
 use crate::error::Error;
+use crate::event::EventQueue;
 use crate::fault::{ControlOperation, FaultKind};
 use crate::link::{LinkEnd, LinkStream};
 use crate::nic::Nic;
@@ -32,6 +33,7 @@ pub(crate) struct Inner {
     pub(crate) mode: EngineMode,
     opened: Instant,
     shell: Mutex<Shell>,
+    pub(crate) events: Arc<EventQueue>,
     /// Callers that want the shell: the engine lets them have it.
     wanted: AtomicUsize,
     inbox: Mutex<Vec<Rung>>,
@@ -160,6 +162,7 @@ impl Engine {
         };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| engine(error.into()))?;
+        let events = Arc::new(EventQueue::new().map_err(engine)?);
         let nic = Nic::new(config);
         let inner = Arc::new(Inner {
             name: name.to_owned(),
@@ -167,7 +170,8 @@ impl Engine {
             capabilities,
             mode,
             opened: Instant::now(),
-            shell: Mutex::new(Shell::new(nic)),
+            shell: Mutex::new(Shell::new(nic, events.clone())),
+            events,
             wanted: AtomicUsize::new(0),
             inbox: Mutex::new(Vec::new()),
             sleeping: AtomicBool::new(false),

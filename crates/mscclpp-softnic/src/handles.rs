@@ -369,7 +369,10 @@ impl QueuePair {
         device
             .inner()
             .admit(ControlOperation::Transition(step.target()))?;
-        device.inner().lock().nic.transition(self.0.number, step)?;
+        let mut shell = device.inner().lock();
+        shell.nic.transition(self.0.number, step)?;
+        shell.report();
+        drop(shell);
         device.after_change();
         Ok(())
     }

@@ -130,6 +130,13 @@
 //! may be used again once a *completion* covers it; announcing more is an
 //! error, even if the request in it happens to be finished.
 //!
+//! # Events
+//!
+//! A queue pair that goes into error, and a link that goes down, are
+//! [`Event`]s: reported once, without anyone polling completions, to whoever
+//! waits in [`Device::next_event`] or watches [`Device::event_fd`] together
+//! with its sockets.
+//!
 //! # Ordering contract
 //!
 //! No stronger than hardware's, and all that a poster or a peer may rely on:
@@ -178,6 +185,7 @@ mod counters;
 mod device;
 mod engine;
 mod error;
+mod event;
 mod fault;
 mod handles;
 mod link;
@@ -196,6 +204,7 @@ pub use config::{
 pub use counters::{Counters, LiveObjects};
 pub use device::Device;
 pub use error::Error;
+pub use event::{Event, FailureCause};
 pub use fault::{ControlOperation, FaultKind, FaultPlan, FaultRule};
 pub use handles::{CompletionQueue, DoorbellPage, ProtectionDomain, QueuePair, Registration};
 pub use link::LinkStream;

@@ -5,6 +5,7 @@ use std::any::Any;
 use std::sync::{Arc, Weak};
 
 use crate::error::Error;
+use crate::event::{Event, EventQueue};
 use crate::link::LinkEnd;
 use crate::memory::{HostBuffer, HostMemory, MemoryRange, NicMemory, Submitted};
 use crate::nic::{Effect, Nic, Place, SpaceId, Start};
@@ -31,6 +32,7 @@ impl Registers {
 /// The state machine and what it acts on.
 pub(crate) struct Shell {
     pub(crate) nic: Nic,
+    events: Arc<EventQueue>,
     spaces: Vec<Arc<dyn NicMemory>>,
     registers: Vec<Weak<Registers>>,
     pub(crate) links: Vec<LinkEnd>,
@@ -42,9 +44,10 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    pub(crate) fn new(nic: Nic) -> Self {
+    pub(crate) fn new(nic: Nic, events: Arc<EventQueue>) -> Self {
         Self {
             nic,
+            events,
             spaces: vec![HostMemory::shared()],
             registers: Vec::new(),
             links: Vec::new(),
@@ -165,6 +168,7 @@ impl Shell {
         if !self.retired.is_empty() {
             self.settle();
         }
+        self.report();
         count
     }
 
@@ -175,7 +179,16 @@ impl Shell {
             let peer = link.peer;
             any |= link.receive(|packet| self.nic.packet(peer, packet));
         }
-        self.links.retain(|link| !link.closed);
         any
+    }
+
+    /// Hands over what has happened, and lets go of links that are down.
+    pub(crate) fn report(&mut self) {
+        for event in self.nic.common.events.drain(..) {
+            self.events.push(event);
+        }
+        for link in self.links.extract_if(.., |link| link.closed) {
+            self.events.push(Event::LinkDown { peer: link.peer });
+        }
     }
 }

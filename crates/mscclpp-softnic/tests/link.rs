@@ -248,7 +248,12 @@ fn a_device_that_is_dropped_takes_its_link_down_and_another_can_follow() {
     let setup = quick();
     let (mut a, b) = linked(&DeviceConfig::default(), &setup, tcp());
     let remote = b.remote(0);
+    let gone = b.device.address();
     drop(b);
+    // An engine that has nothing to do hears of it too.
+    let event = a.device.next_event(PATIENCE);
+    assert!(matches!(event, Some(Event::LinkDown { peer, .. }) if peer == gone));
+    assert_eq!(a.device.links(), []);
     let payload = Payload::Inline(&[1]);
     a.poster.post(Operation::Write {
         remote,
@@ -256,9 +261,9 @@ fn a_device_that_is_dropped_takes_its_link_down_and_another_can_follow() {
         immediate: None,
     });
     assert_eq!(a.poster.wait_failure(), Syndrome::TRANSPORT_RETRY_EXCEEDED);
-    wait_for("the end of the link", || {
-        a.device.links().is_empty().then_some(())
-    });
+    let event = a.device.next_event(PATIENCE);
+    assert!(matches!(event, Some(Event::QueuePairFailed { .. })));
+    assert_eq!(a.device.next_event(Duration::ZERO), None);
 
     let mut b = End::new(DeviceConfig::default(), &setup);
     link(&a, &b, unix());
@@ -312,6 +317,22 @@ fn strangers_are_turned_away() {
         end.device.link(near, PATIENCE),
         Err(Error::Link { .. })
     ));
+}
+
+#[test]
+fn a_link_that_replaces_another_goes_down_once() {
+    let (mut a, mut b) = linked(&DeviceConfig::default(), &steady(), unix());
+    for streams in [tcp(), unix(), tcp()] {
+        link(&a, &b, streams);
+    }
+    works(&mut a, &mut b);
+    assert_eq!(a.device.links().len(), 1);
+    // The end that was replaced last may have seen the old stream close.
+    while a.device.next_event(Duration::ZERO).is_some() {}
+    drop(b);
+    let event = a.device.next_event(PATIENCE);
+    assert!(matches!(event, Some(Event::LinkDown { .. })));
+    assert_eq!(a.device.next_event(Duration::ZERO), None);
 }
 
 /// What comes over a link after the greeting is not believed either.
@@ -473,8 +494,17 @@ fn two_processes_and_the_death_of_one() {
     assert!(seen == data);
     assert_eq!(end.memory.read_u64(3 << 20), 19);
 
+    assert_eq!(end.device.next_event(Duration::ZERO), None);
     child.0.kill().unwrap();
     let start = Instant::now();
+    let event = end.device.next_event(PATIENCE);
+    let peer = decode_address(card.first_chunk().unwrap()).device;
+    assert!(matches!(event, Some(Event::LinkDown { peer: gone, .. }) if gone == peer));
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
     end.poster.post(write(remote, &list));
     assert_eq!(
         end.poster.wait_failure(),

@@ -28,7 +28,7 @@ fn watch(rig: &mut Rig, mut done: impl FnMut(&mut Rig) -> bool) {
         if done(rig) {
             return;
         }
-        time = time.after(rig.device.next_event().expect("something is under way"));
+        time = time.after(rig.device.idle_for().expect("something is under way"));
     }
     panic!("not done");
 }

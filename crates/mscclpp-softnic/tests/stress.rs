@@ -283,7 +283,7 @@ impl Program {
             if lanes.iter().all(|lane| lane.expected.is_empty()) {
                 return;
             }
-            let next = self.rig.device.next_event().unwrap_or_default();
+            let next = self.rig.device.idle_for().unwrap_or_default();
             self.rig.device.run_at(self.rig.device.now().after(next));
         }
         panic!("not drained: {:?}", self.rig.device.counters());

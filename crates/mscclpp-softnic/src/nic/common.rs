@@ -15,6 +15,7 @@ use super::table::Table;
 use crate::capability::DeviceAddress;
 use crate::config::DeviceConfig;
 use crate::counters::Counters;
+use crate::event::Event;
 use crate::time::Time;
 use crate::violation::{Violation, ViolationKind};
 
@@ -33,6 +34,9 @@ pub(crate) struct Common {
     pub(crate) network: Network,
     pub(crate) counters: Counters,
     pub(crate) violations: Vec<Violation>,
+    /// What has happened since the shell last asked: at most one event a
+    /// queue pair.
+    pub(crate) events: Vec<Event>,
     alarms: BinaryHeap<Reverse<(Time, u32)>>,
     /// Words on which an atomic is under way.
     pub(crate) locked: Vec<u64>,
@@ -56,6 +60,7 @@ impl Common {
             network: Network::new(config.network),
             counters: Counters::default(),
             violations: Vec::new(),
+            events: Vec::new(),
             alarms: BinaryHeap::new(),
             locked: Vec::new(),
             waiting: Vec::new(),

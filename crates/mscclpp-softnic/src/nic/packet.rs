@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! What queue pairs say to each other.
 
-use mlx5_queue::{MemoryKey, QueueNumber};
+use mlx5_queue::{MemoryKey, QueueNumber, Syndrome};
 use smallvec::SmallVec;
 
 use crate::memory::Bytes;
@@ -110,6 +110,18 @@ pub(crate) enum Refusal {
     Access,
     InvalidRequest,
     Operation,
+}
+
+impl Refusal {
+    /// What the request fails with, if the refusal is for good.
+    pub(crate) fn syndrome(self) -> Option<Syndrome> {
+        match self {
+            Self::Sequence | Self::NotReady { .. } => None,
+            Self::Access => Some(Syndrome::REMOTE_ACCESS),
+            Self::InvalidRequest => Some(Syndrome::REMOTE_INVALID_REQUEST),
+            Self::Operation => Some(Syndrome::REMOTE_OPERATION),
+        }
+    }
 }
 
 /// Bytes of a message: themselves, or where they are on this device.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! A queue pair: its parts, its states, its death.
 
-use mlx5_queue::{BLOCK_BYTES, Entry, Failure, QueueIndex, QueueNumber, Syndrome};
+use mlx5_queue::{BLOCK_BYTES, Entry, Failure, Opcode, QueueIndex, QueueNumber, Syndrome};
 
 use super::access::QueueLife;
 use super::common::Common;
@@ -12,6 +12,7 @@ use super::responder::Responder;
 use super::send_queue::SendQueue;
 use crate::config::TriggerMode;
 use crate::error::Error;
+use crate::event::{Event, FailureCause};
 use crate::memory::Bytes;
 use crate::queue_config::{
     InitAttributes, QueuePairStatus, ReceiveAttributes, SendAttributes, State, Transition,
@@ -85,7 +86,8 @@ impl QueuePair {
                 self.requester.restore_retries(&attributes);
             }
             Transition::Error => {
-                self.enter_error(c);
+                let at = self.send.finished;
+                self.enter_error(c, FailureCause::Owner, None, at, None);
                 return Ok(());
             }
         }
@@ -125,12 +127,18 @@ impl QueuePair {
         if self.state == State::Error {
             return;
         }
+        let mut opcode = None;
+        let mut index = self.send.finished;
         match self
             .requester
             .pop_oldest()
             .or_else(|| self.send.ready.pop_front())
         {
-            Some(request) => self.report_failure(c, &request, syndrome),
+            Some(request) => {
+                opcode = Opcode::try_from(request.opcode).ok();
+                index = request.index;
+                self.report_failure(c, &request, syndrome);
+            }
             // The first that is taken gets it.
             None if self.send.finished != self.send.announced => self.untold = Some(syndrome),
             None => {
@@ -139,7 +147,7 @@ impl QueuePair {
                 self.report_failure(c, &nobody, syndrome);
             }
         }
-        self.enter_error(c);
+        self.enter_error(c, FailureCause::Requester, Some(syndrome), index, opcode);
     }
 
     /// Completes `request` in error.
@@ -164,7 +172,23 @@ impl QueuePair {
     }
 
     /// Stops both directions and flushes what has been posted, in order.
-    pub(crate) fn enter_error(&mut self, c: &mut Common) {
+    pub(crate) fn enter_error(
+        &mut self,
+        c: &mut Common,
+        cause: FailureCause,
+        syndrome: Option<Syndrome>,
+        index: QueueIndex,
+        opcode: Option<Opcode>,
+    ) {
+        if self.state != State::Error {
+            c.events.push(Event::QueuePairFailed {
+                queue: self.number(),
+                cause,
+                syndrome,
+                index: index.get(),
+                opcode,
+            });
+        }
         self.state = State::Error;
         self.requester.stop();
         self.responder.stop(c);

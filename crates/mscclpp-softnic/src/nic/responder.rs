@@ -12,6 +12,7 @@ use super::queue::QueuePair;
 use super::receive_queue::{Message, Receive, ReceiveDone};
 use super::result::unlock;
 use crate::config::Acknowledge;
+use crate::event::FailureCause;
 use crate::queue_config::State;
 
 /// Something that a packet asked for.
@@ -373,9 +374,10 @@ impl QueuePair {
             self.responder.started -= 1;
             match operation.work {
                 Inbound::Finished(Some(done)) => self.complete_receive(c, done),
-                Inbound::Refuse(_) => {
+                Inbound::Refuse(refusal) => {
                     // What the peer did makes this end useless too.
-                    self.enter_error(c);
+                    let (told, at) = (refusal.syndrome(), self.send.finished);
+                    self.enter_error(c, FailureCause::Responder, told, at, None);
                     return;
                 }
                 _ => {}

@@ -114,14 +114,11 @@ impl QueuePair {
         match refusal {
             Refusal::Sequence => self.retry(c, Syndrome::TRANSPORT_RETRY_EXCEEDED),
             Refusal::NotReady { microseconds } => self.pause(c, microseconds),
-            Refusal::Access => self.requester.mark_failed(number, Syndrome::REMOTE_ACCESS),
-            Refusal::InvalidRequest => {
-                self.requester
-                    .mark_failed(number, Syndrome::REMOTE_INVALID_REQUEST);
+            Refusal::Access | Refusal::InvalidRequest | Refusal::Operation => {
+                if let Some(syndrome) = refusal.syndrome() {
+                    self.requester.mark_failed(number, syndrome);
+                }
             }
-            Refusal::Operation => self
-                .requester
-                .mark_failed(number, Syndrome::REMOTE_OPERATION),
         }
         self.pump(c);
     }
