@@ -1,26 +1,34 @@
 // SPDX-License-Identifier: MIT
 //! What a rank's connections and memories have in common.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::{Bound, RangeBounds};
+use std::os::unix::net::UnixStream;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mscclpp_bootstrap::link::Acceptor;
 use mscclpp_bootstrap::{Bootstrap, Deadline, JobKey};
 use serde::{Deserialize, Serialize};
 
+use crate::arrival::Arrival;
 use crate::buffer::Buffer;
 use crate::connection::Connection;
-use crate::endpoint::{Endpoint, EndpointConfig, EndpointRecord};
+use crate::endpoint::{Endpoint, EndpointConfig, EndpointQueue, EndpointRecord};
 use crate::env::env;
 use crate::error::{Error, Result, check_range};
-use crate::ethernet::{Arrival, EthernetTransport, Settings};
+use crate::ethernet::{self, EthernetTransport, Settings};
+use crate::gpu_queue::{
+    self, Ends, GpuTransport, Handshake, Hca, Hcas, QueueEnd, QueuePlan, QueueRecord, Route, Turns,
+    Watcher, WriteOrdering,
+};
 use crate::loopback::Loopback;
 use crate::memory::{
-    Access, Owner, Region, RegisteredMemory, Registration, RegistrationTable, random_u64,
+    Access, MemoryOptions, Owner, Region, RegisteredMemory, Registration, RegistrationTable,
+    random_u64,
 };
 use crate::status::StickyStatus;
 use crate::transport::{Transport, TransportKind};
@@ -54,6 +62,9 @@ pub struct ContextConfig {
     /// its connection fails with [`Error::Stalled`]; also how long the network may be silent. 30 s
     /// by default, or what `MSCCLPP_CONNECTION_TIMEOUT` says, in seconds.
     pub stall_timeout: Duration,
+    /// The HCAs that `IB0`, `IB1`, ... stand for, in this order; by default those that
+    /// `MSCCLPP_HCA_DEVICES` names. Each is opened when it is first used.
+    pub hca_devices: Vec<Hca>,
 }
 
 impl ContextConfig {
@@ -65,6 +76,22 @@ impl ContextConfig {
             rank: None,
             job_key: None,
             stall_timeout: env().connection_timeout,
+            hca_devices: env().hca_devices.iter().map(Hca::named).collect(),
+        }
+    }
+
+    /// The default for a bootstrap's rank: at the bootstrap's address and with its job key. A
+    /// bootstrap that has no address gets the loopback address, which serves one machine.
+    #[must_use]
+    pub fn of_rank(bootstrap: &dyn Bootstrap) -> Self {
+        let ip = bootstrap.local_ip().unwrap_or_else(|| {
+            tracing::debug!("the bootstrap has no address: peers must be on this machine");
+            std::net::Ipv4Addr::LOCALHOST.into()
+        });
+        Self {
+            rank: Some(bootstrap.rank()),
+            job_key: bootstrap.job_key(),
+            ..Self::new(ip)
         }
     }
 }
@@ -83,6 +110,13 @@ struct Inner {
     table: Arc<RegistrationTable>,
     /// Made when the first endpoint needs it.
     acceptor: Mutex<Option<Arc<Acceptor>>>,
+    hcas: Hcas,
+    /// Made when the first queue needs it.
+    watcher: Mutex<Option<Arc<Watcher>>>,
+    turns: Arc<Turns>,
+    /// Ends of control streams within this context, by both endpoints' nonces: the first end leaves
+    /// the other half for the second.
+    meetings: Mutex<HashMap<[u8; 16], UnixStream>>,
 }
 
 impl Context {
@@ -112,28 +146,23 @@ impl Context {
         Ok(Self {
             inner: Arc::new(Inner {
                 id: ContextId::random()?,
+                hcas: Hcas::new(&config.hca_devices),
                 config,
                 table: Arc::default(),
                 acceptor: Mutex::default(),
+                watcher: Mutex::default(),
+                turns: Arc::default(),
+                meetings: Mutex::default(),
             }),
         })
     }
 
-    /// The context of a bootstrap's rank, at the bootstrap's address and with its job key. A
-    /// bootstrap that has no address gets the loopback address, which serves one machine.
+    /// The context of a bootstrap's rank: see [`ContextConfig::of_rank`].
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn of_rank(bootstrap: &dyn Bootstrap) -> Result<Self> {
-        let ip = bootstrap.local_ip().unwrap_or_else(|| {
-            tracing::debug!("the bootstrap has no address: peers must be on this machine");
-            std::net::Ipv4Addr::LOCALHOST.into()
-        });
-        Self::with_config(ContextConfig {
-            rank: Some(bootstrap.rank()),
-            job_key: bootstrap.job_key(),
-            ..ContextConfig::new(ip)
-        })
+        Self::with_config(ContextConfig::of_rank(bootstrap))
     }
 
     #[cfg(test)]
@@ -171,18 +200,19 @@ impl Context {
         buffer: &Buffer,
         range: impl RangeBounds<u64>,
     ) -> Result<RegisteredMemory> {
-        self.register_memory_with(buffer, range, Access::FULL)
+        self.register_memory_with(buffer, range, MemoryOptions::default())
     }
 
-    /// Opens a range of a buffer to peers, for some operations.
+    /// Opens a range of a buffer to peers, over some transports and for some operations.
     ///
     /// # Errors
-    /// As [`register_memory`](Self::register_memory).
+    /// As [`register_memory`](Self::register_memory); [`Error::Unsupported`] for a transport that
+    /// this build lacks; [`Error::HcaUnavailable`]; [`Error::Hca`] if an HCA refuses.
     pub fn register_memory_with(
         &self,
         buffer: &Buffer,
         range: impl RangeBounds<u64>,
-        access: Access,
+        options: MemoryOptions,
     ) -> Result<RegisteredMemory> {
         let out = |offset, len| Error::OutOfBounds {
             what: REGISTER,
@@ -205,11 +235,40 @@ impl Context {
         // Inside the buffer, so the offset fits an address.
         let base = buffer.as_ptr().wrapping_add(start as usize);
         let base = NonNull::new(base).ok_or_else(|| out(start, len))?;
+        let plan = Plan {
+            options,
+            ordering: WriteOrdering::Relaxed,
+            buffer: Some((buffer, start)),
+        };
         // SAFETY: the range was checked to lie in the buffer, which goes with it.
-        unsafe { self.register(base, len, access, Some(buffer.clone())) }
+        unsafe { self.register(base, len, plan) }
     }
 
-    /// Opens memory that is not a [`Buffer`] to peers.
+    /// Opens all of a buffer to peers over one transport, as what their signals go to.
+    pub(crate) fn register_signal(
+        &self,
+        buffer: &Buffer,
+        transport: TransportKind,
+    ) -> Result<RegisteredMemory> {
+        let plan = Plan {
+            options: MemoryOptions {
+                transports: transport.into(),
+                ..MemoryOptions::default()
+            },
+            ordering: WriteOrdering::Strict,
+            buffer: Some((buffer, 0)),
+        };
+        let base = NonNull::new(buffer.as_ptr()).ok_or(Error::OutOfBounds {
+            what: REGISTER,
+            offset: 0,
+            len: buffer.len(),
+            size: 0,
+        })?;
+        // SAFETY: all of the buffer, which goes with it.
+        unsafe { self.register(base, buffer.len(), plan) }
+    }
+
+    /// Opens memory that is not a [`Buffer`] to peers, over Ethernet.
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] if `len` is 0 or passes the end of the address space.
@@ -235,8 +294,16 @@ impl Context {
                 detail: format!("{len} bytes pass the end of the address space"),
             });
         }
+        let plan = Plan {
+            options: MemoryOptions {
+                access,
+                ..MemoryOptions::default()
+            },
+            ordering: WriteOrdering::Relaxed,
+            buffer: None,
+        };
         // SAFETY: the caller's promise.
-        unsafe { self.register(base, len, access, None) }
+        unsafe { self.register(base, len, plan) }
     }
 
     /// # Safety
@@ -245,17 +312,51 @@ impl Context {
         &self,
         base: NonNull<u8>,
         len: u64,
-        access: Access,
-        buffer: Option<Buffer>,
+        plan: Plan<'_>,
     ) -> Result<RegisteredMemory> {
+        let invalid = |detail: &str| Error::InvalidUsage {
+            operation: REGISTER,
+            detail: detail.into(),
+        };
         if len == 0 {
-            return Err(Error::InvalidUsage {
-                operation: REGISTER,
-                detail: "the range is empty".into(),
-            });
+            return Err(invalid("the range is empty"));
         }
+        let MemoryOptions { transports, access } = plan.options;
+        let mut hcas = Vec::new();
+        for transport in TransportKind::ALL {
+            match transport {
+                _ if !transports.has(transport) => {}
+                TransportKind::Unknown => return Err(invalid("UNK is no transport")),
+                TransportKind::CudaIpc => {
+                    return Err(Error::Unsupported {
+                        operation: REGISTER,
+                        transport,
+                        missing: "this build has no CUDA support",
+                    });
+                }
+                TransportKind::Ethernet => {}
+                _ => {
+                    let hca = self.inner.hcas.get(transport)?;
+                    let Some((buffer, offset)) = plan.buffer else {
+                        return Err(invalid("HCAs reach buffers only"));
+                    };
+                    let registration = hca.register(buffer, offset, len, access, plan.ordering)?;
+                    hcas.push((transport, registration));
+                }
+            }
+        }
+        if transports.none() {
+            return Err(invalid("no transport was chosen"));
+        }
+        // What peers may do over Ethernet; HCAs look after their own.
+        let over_ethernet = if transports.has(TransportKind::Ethernet) {
+            access
+        } else {
+            Access::LOCAL
+        };
+        let buffer = plan.buffer.map(|(buffer, _)| buffer.clone());
         // SAFETY: the caller's promise.
-        let region = Arc::new(unsafe { Region::new(base, len, access, buffer) });
+        let region = Arc::new(unsafe { Region::new(base, len, over_ethernet, buffer) });
         let table = &self.inner.table;
         let registration = table.insert(Arc::clone(&region), |key| {
             Arc::new(Registration {
@@ -264,9 +365,10 @@ impl Context {
                     context: self.inner.id,
                     rank: self.inner.config.rank,
                 },
-                transports: TransportKind::Ethernet.into(),
+                transports,
                 region,
                 table: Arc::clone(table),
+                hcas,
             })
         })?;
         Ok(RegisteredMemory::local(registration))
@@ -276,16 +378,35 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a transport that this build lacks; [`Error::InvalidUsage`] for
-    /// none, or for a queue of under 3; [`Error::DeviceUnavailable`]; [`Error::Bootstrap`] if no
-    /// port can be opened.
+    /// none, for a queue of under 3, or for what the HCA cannot do; [`Error::DeviceUnavailable`];
+    /// [`Error::Bootstrap`] if no port can be opened; [`Error::HcaUnavailable`], and [`Error::Hca`]
+    /// if the HCA makes no queue.
     pub fn create_endpoint(&self, config: EndpointConfig) -> Result<Endpoint> {
         config.check()?;
+        let queue = (config.transport.is_ib())
+            .then(|| self.create_queue(&config))
+            .transpose()?;
         Ok(Endpoint {
             config,
             context: self.clone(),
             nonce: random_bytes()?,
             acceptor: self.acceptor()?,
+            queue,
         })
+    }
+
+    fn create_queue(&self, config: &EndpointConfig) -> Result<EndpointQueue> {
+        let EndpointConfig { transport, ib, .. } = config;
+        let hca = gpu_queue::hca_for(&self.inner.hcas, *transport, ib)?;
+        let capabilities = hca.capabilities();
+        let mode = gpu_queue::check_local(*transport, ib, &capabilities)?;
+        let queue = hca.create_queue(QueuePlan {
+            form: ib.queue_form,
+            signal_mode: ib.signal_mode,
+            blocks: ib.blocks(),
+        })?;
+        let record = QueueRecord::new(mode, ib.signal_mode, &capabilities, queue.address());
+        Ok(EndpointQueue { queue, hca, record })
     }
 
     /// Connects an endpoint of this context to the one whose record the peer has sent. The peer
@@ -300,8 +421,8 @@ impl Context {
     /// this process's own memory.
     ///
     /// # Errors
-    /// [`Error::IncompatibleTransports`], which the peer gets too; [`Error::Record`];
-    /// [`Error::InvalidUsage`] for an endpoint of another context.
+    /// [`Error::IncompatibleTransports`] and [`Error::IncompatibleEndpoints`], which the peer gets too;
+    /// [`Error::Record`]; [`Error::InvalidUsage`] for an endpoint of another context.
     pub fn connect(
         &self,
         local: Endpoint,
@@ -323,33 +444,113 @@ impl Context {
         }
         let status = StickyStatus::new();
         let rank = remote.rank();
-        let table = Arc::clone(&self.inner.table);
-        let link: Box<dyn Transport> = if remote.context == self.id() {
-            Box::new(Loopback::new(table, Arc::clone(&status), self.id(), rank))
-        } else {
-            let job_key = self.inner.config.job_key.as_ref();
-            let arrival = Arrival::of(&local, &remote, job_key, deadline)?;
-            let settings = Settings {
-                table,
-                status: Arc::clone(&status),
-                rank,
-                peer: remote.context,
-                queue: local.config.max_write_queue_size,
-                stall_timeout: self.inner.config.stall_timeout,
-            };
-            Box::new(EthernetTransport::new(arrival, settings)?)
+        let (config, remote_transport) = (local.config, remote.transport);
+        let link: Box<dyn Transport> = match (&remote.queue, remote.context == self.id()) {
+            (Some(queue), _) => {
+                Box::new(self.connect_queue(local, &remote, queue, &status, deadline)?)
+            }
+            (None, true) => {
+                let table = Arc::clone(&self.inner.table);
+                Box::new(Loopback::new(table, Arc::clone(&status), self.id(), rank))
+            }
+            (None, false) => {
+                let job_key = self.inner.config.job_key.as_ref();
+                let arrival = Arrival::of(&local, &remote, job_key, ethernet::PURPOSE, deadline)?;
+                let settings = Settings {
+                    table: Arc::clone(&self.inner.table),
+                    status: Arc::clone(&status),
+                    rank,
+                    peer: remote.context,
+                    queue: local.config.max_write_queue_size,
+                    stall_timeout: self.inner.config.stall_timeout,
+                };
+                Box::new(EthernetTransport::new(arrival, settings)?)
+            }
         };
         Ok(Connection::new(
             link,
             status,
             rank,
-            local.config,
-            remote.transport,
+            config,
+            remote_transport,
         ))
     }
 
+    /// Begins to bring up a queue that kernels post to.
+    fn connect_queue(
+        &self,
+        mut local: Endpoint,
+        remote: &EndpointRecord,
+        theirs: &QueueRecord,
+        status: &Arc<StickyStatus>,
+        deadline: Deadline,
+    ) -> Result<GpuTransport> {
+        // The transports reach each other, so this one has a queue, too.
+        let Some(EndpointQueue { queue, hca, record }) = local.queue.take() else {
+            return Err(Error::IncompatibleTransports {
+                local: local.config.transport,
+                remote: remote.transport,
+            });
+        };
+        let path = gpu_queue::join(&record, theirs)?;
+        let job_key = self.inner.config.job_key.clone();
+        let route = if remote.context != self.id() {
+            let purpose = gpu_queue::CONTROL;
+            let arrival = Arrival::of(&local, remote, job_key.as_ref(), purpose, deadline)?;
+            Route::Network(arrival)
+        } else if remote.nonce != local.nonce {
+            Route::Context(self.meet(local.nonce, remote.nonce)?)
+        } else if *theirs == record {
+            Route::Itself
+        } else {
+            return Err(Error::Record {
+                what: "endpoint",
+                detail: "it has this endpoint's number and another queue".into(),
+            });
+        };
+        let ends = Ends {
+            local: local.config.transport,
+            remote: remote.transport,
+            peer: remote.context,
+            rank: remote.rank(),
+        };
+        let signal_mode = local.config.ib.signal_mode;
+        let status = Arc::clone(status);
+        let end = QueueEnd::new(queue, hca, status, ends, path, signal_mode, deadline);
+        let handshake = Handshake {
+            turns: Arc::clone(&self.inner.turns),
+            acceptor: Arc::clone(&local.acceptor),
+            peer: remote.address,
+            job_key,
+            stall_timeout: self.inner.config.stall_timeout,
+            deadline,
+        };
+        GpuTransport::start(end, handshake, route, self.watcher()?)
+    }
+
+    /// The control stream between two endpoints of this context.
+    fn meet(&self, local: [u8; 16], remote: [u8; 16]) -> Result<UnixStream> {
+        let both = std::array::from_fn(|i| local[i] ^ remote[i]);
+        let mut meetings = lock(&self.inner.meetings);
+        if let Some(stream) = meetings.remove(&both) {
+            return Ok(stream);
+        }
+        let (ours, theirs) = UnixStream::pair()
+            .map_err(|error| Error::io("make a control stream within a context", error))?;
+        meetings.insert(both, theirs);
+        Ok(ours)
+    }
+
+    fn watcher(&self) -> Result<Arc<Watcher>> {
+        let mut watcher = lock(&self.inner.watcher);
+        if let Some(watcher) = &*watcher {
+            return Ok(Arc::clone(watcher));
+        }
+        Ok(Arc::clone(watcher.insert(Arc::new(Watcher::new()?))))
+    }
+
     fn acceptor(&self) -> Result<Arc<Acceptor>> {
-        let mut acceptor = (self.inner.acceptor.lock()).unwrap_or_else(PoisonError::into_inner);
+        let mut acceptor = lock(&self.inner.acceptor);
         if let Some(acceptor) = &*acceptor {
             return Ok(Arc::clone(acceptor));
         }
@@ -362,6 +563,18 @@ impl Context {
 }
 
 const REGISTER: &str = "register memory";
+
+/// What is to be registered, and how.
+struct Plan<'a> {
+    options: MemoryOptions,
+    ordering: WriteOrdering,
+    /// The buffer that the memory is of, and where in it.
+    buffer: Option<(&'a Buffer, u64)>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn random_bytes() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];

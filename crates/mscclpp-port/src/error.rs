@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mlx5_queue::Syndrome;
 use mscclpp_bootstrap::BootstrapError;
 use mscclpp_device::abi::{Status, Transfer, Trigger, TriggerError};
 
@@ -201,6 +202,103 @@ pub enum Error {
         rank: Option<usize>,
     },
 
+    /// The two ends of a connection over HCAs do not fit together. Both ends get this error.
+    #[error("the two endpoints cannot be connected: {reason}")]
+    IncompatibleEndpoints {
+        /// What does not fit.
+        reason: String,
+    },
+
+    /// A transport stands for no HCA that this build can use.
+    #[error("{transport} cannot be used: {detail}")]
+    HcaUnavailable {
+        /// The transport.
+        transport: TransportKind,
+        /// Why, and what there is.
+        detail: String,
+    },
+
+    /// An HCA refused an operation.
+    #[error("HCA {hca}: cannot {operation}: {source}")]
+    Hca {
+        /// Name of the HCA.
+        hca: String,
+        /// What was asked for.
+        operation: &'static str,
+        /// Its error.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// A work request that a kernel posted has failed, and with it the queue. Ends the connection.
+    #[error(
+        "request {index} ({operation}) on queue {queue:#x} to rank {} failed: {syndrome}{}",
+        RankName(*rank), Hint(*syndrome)
+    )]
+    QueueFailed {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// Number of the queue pair.
+        queue: u32,
+        /// The request's place in the queue, counted from 0.
+        index: u64,
+        /// What kernels call such a request; "unknown" if the HCA did not say.
+        operation: &'static str,
+        /// Why it failed.
+        syndrome: Syndrome,
+        /// The HCA's own code beside it: a number for its vendor.
+        vendor: u8,
+    },
+
+    /// The queue refused a request of the peer's kernels. Ends the connection.
+    #[error(
+        "queue {queue:#x} refused a request of rank {}: memory that is not registered (any more), \
+         out of its bounds, or not open to it",
+        RankName(*rank)
+    )]
+    QueueRefused {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// Number of the queue pair.
+        queue: u32,
+    },
+
+    /// Two threads of a kernel posted at once to an exclusive queue. Ends the connection.
+    #[error(
+        "two threads posted at once to queue {queue:#x} to rank {}, which is exclusive: order them, \
+         or use QueueForm::Shared",
+        RankName(*rank)
+    )]
+    QueueNotExclusive {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// Number of the queue pair.
+        queue: u32,
+    },
+
+    /// A new queue came up and executes nothing.
+    #[error(
+        "queue {queue:#x} to rank {} came up without error and never executes: its first request \
+         was not done within {waited:?}",
+        RankName(*rank)
+    )]
+    QueueNotExecuting {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// Number of the queue pair.
+        queue: u32,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+
+    /// The other end of a connection over HCAs has failed. Ends this end, too.
+    #[error("the end of rank {} has failed: {reason}", RankName(*rank))]
+    PeerFailed {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// Its error.
+        reason: String,
+    },
+
     /// A FIFO cannot have this many slots.
     #[error("a FIFO of {size} slots cannot be made: give a power of two, at most {max}")]
     FifoSize {
@@ -356,10 +454,17 @@ impl Error {
             | Error::Misaligned { .. }
             | Error::Unsupported { .. }
             | Error::IncompatibleTransports { .. }
+            | Error::IncompatibleEndpoints { .. }
+            | Error::HcaUnavailable { .. }
+            | Error::QueueNotExclusive { .. }
             | Error::SourceGone { .. } => ErrorCode::InvalidUsage,
-            Error::Record { .. } | Error::Refused { .. } | Error::RefusedPeer { .. } => {
-                ErrorCode::RemoteError
-            }
+            Error::Hca { .. } | Error::QueueNotExecuting { .. } => ErrorCode::SystemError,
+            Error::Record { .. }
+            | Error::Refused { .. }
+            | Error::RefusedPeer { .. }
+            | Error::QueueFailed { .. }
+            | Error::QueueRefused { .. }
+            | Error::PeerFailed { .. } => ErrorCode::RemoteError,
             Error::FifoSize { .. }
             | Error::FifoBroken { .. }
             | Error::ProxyRunning
@@ -429,6 +534,19 @@ impl Error {
         }
     }
 
+    /// An [`Error::Hca`] of an operation.
+    pub(crate) fn hca(
+        hca: impl Into<String>,
+        operation: &'static str,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        Error::Hca {
+            hca: hca.into(),
+            operation,
+            source: Arc::new(source),
+        }
+    }
+
     /// An [`Error::Io`] of an operation.
     pub(crate) fn io(operation: impl Into<String>, source: io::Error) -> Self {
         Error::Io {
@@ -487,6 +605,30 @@ impl fmt::Display for Described<'_> {
             "{name} of {size} bytes from memory {src} at offset {src_offset} to memory {dst} at \
              offset {dst_offset}"
         )
+    }
+}
+
+/// What is usually behind a syndrome.
+struct Hint(Syndrome);
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Syndrome::REMOTE_ACCESS => {
+                "; the peer does not allow it: it dropped the registration, or registered less"
+            }
+            Syndrome::REMOTE_INVALID_REQUEST => {
+                "; the peer's queue does not allow it: a misaligned word, or atomics that its HCA \
+                 lacks"
+            }
+            Syndrome::TRANSPORT_RETRY_EXCEEDED => {
+                "; nobody answers: the peer, its HCA or the path to it is gone"
+            }
+            Syndrome::LOCAL_PROTECTION => "; the memory here is not registered (any more)",
+            Syndrome::LOCAL_QP_OPERATION => "; the HCA does not understand it",
+            Syndrome::FLUSHED => "; the queue had failed or was stopped before",
+            _ => "",
+        })
     }
 }
 

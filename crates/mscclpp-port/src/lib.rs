@@ -170,6 +170,7 @@
 //! # Ok(())
 //! # }
 //! ```
+mod arrival;
 mod buffer;
 mod communicator;
 mod connection;
@@ -179,8 +180,10 @@ mod endpoint;
 pub mod env;
 mod error;
 mod ethernet;
+mod event;
 mod fifo;
 mod flush;
+mod gpu_queue;
 mod idle;
 mod loopback;
 mod memory;
@@ -206,8 +209,10 @@ pub use device::{Device, DeviceKind};
 pub use endpoint::{Endpoint, EndpointConfig};
 pub use error::{Error, ErrorCode, Result};
 pub use fifo::{DEFAULT_FIFO_SIZE, Fifo};
-pub use memory::{Access, RegisteredMemory};
-pub use mscclpp_device::abi::{Status, StatusWord};
+pub use gpu_queue::{Hca, IbConfig, IbMode};
+pub use memory::{Access, MemoryOptions, RegisteredMemory};
+pub use mlx5_queue::Syndrome;
+pub use mscclpp_device::abi::{QueueForm, SignalMode, Status, StatusWord};
 pub use port_channel::{BasePortChannel, PortChannel};
 pub use proxy::{Proxy, ProxyHandler, ProxyHandlerResult, ProxyProgress};
 pub use proxy_service::{MemoryId, ProxyService, SemaphoreId};

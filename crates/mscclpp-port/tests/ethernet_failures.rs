@@ -87,10 +87,12 @@ fn access_that_was_not_given_is_refused() {
     let read_only = Access {
         remote_write: false,
         remote_atomic: true,
+        ..Access::FULL
     };
     let no_atomics = Access {
         remote_write: true,
         remote_atomic: false,
+        ..Access::FULL
     };
     let source = Memory::new(&a, 64);
     for (access, operation) in [

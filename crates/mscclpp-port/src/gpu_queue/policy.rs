@@ -2,12 +2,15 @@
 //! Which endpoints over HCAs there can be, and which fit together. Both ends of a connection come to
 //! the same answer, because both decide from both records.
 
+use std::sync::Arc;
+
 use mlx5_queue::RingSize;
 use mscclpp_device::abi::SignalMode;
 use serde::{Deserialize, Serialize};
 
 use super::config::{IbConfig, IbMode};
-use super::provider::{HcaAddress, HcaCapabilities, Mtu, Path, QueueAddress};
+use super::hca::Hcas;
+use super::provider::{GpuQueueProvider, HcaCapabilities, Mtu, Path, QueueAddress};
 use crate::error::{Error, Result};
 use crate::transport::TransportKind;
 
@@ -52,10 +55,39 @@ impl QueueRecord {
         }
         Ok(())
     }
+}
 
-    pub(crate) fn hca(&self) -> HcaAddress {
-        self.queue.hca
+/// The HCA of an endpoint, if there is one. What this build can do on no HCA says so first.
+pub(crate) fn hca_for(
+    hcas: &Hcas,
+    transport: TransportKind,
+    config: &IbConfig,
+) -> Result<Arc<dyn GpuQueueProvider>> {
+    let hca = hcas.get(transport);
+    if let Err(Error::HcaUnavailable { .. }) = hca {
+        check_mode(transport, config.mode.resolve(true))?;
     }
+    hca
+}
+
+/// Whether this build has a mode.
+fn check_mode(transport: TransportKind, mode: IbMode) -> Result<()> {
+    let missing = match mode {
+        IbMode::GpuNetIo => return Ok(()),
+        IbMode::HostNoAtomic => {
+            "this build has no InfiniBand support for posts of the host (the mode is \
+             HostNoAtomic): IbMode::GpuNetIo is what there is"
+        }
+        IbMode::Host | IbMode::Default => {
+            "this build has no InfiniBand support for posts of the host (the mode is Host): \
+             IbMode::GpuNetIo is what there is"
+        }
+    };
+    Err(Error::Unsupported {
+        operation: "create an endpoint",
+        transport,
+        missing,
+    })
 }
 
 /// Whether this build and this HCA can do what an endpoint asks for.
@@ -70,29 +102,8 @@ pub(crate) fn check_local(
             detail,
         })
     };
-    let unsupported = |missing| {
-        Err(Error::Unsupported {
-            operation: "create an endpoint",
-            transport,
-            missing,
-        })
-    };
     let mode = config.mode.resolve(capabilities.atomics);
-    match mode {
-        IbMode::GpuNetIo => {}
-        IbMode::HostNoAtomic => {
-            return unsupported(
-                "this build has no InfiniBand support for posts of the host (the mode is \
-                 HostNoAtomic): IbMode::GpuNetIo is what there is",
-            );
-        }
-        IbMode::Host | IbMode::Default => {
-            return unsupported(
-                "this build has no InfiniBand support for posts of the host (the mode is Host): \
-                 IbMode::GpuNetIo is what there is",
-            );
-        }
-    }
+    check_mode(transport, mode)?;
     if config.signal_mode == SignalMode::Atomic && !capabilities.atomics {
         return invalid(format!(
             "the HCA of {transport} has no atomics, which signals need: SignalMode::InlineWrite \
@@ -144,11 +155,11 @@ fn path_mtu(local: Mtu, remote: Mtu) -> Mtu {
 
 #[cfg(test)]
 mod tests {
+    use super::super::provider::HcaAddress;
     use super::*;
 
     fn capabilities(atomics: bool) -> HcaCapabilities {
         HcaCapabilities {
-            address: HcaAddress([1; 16]),
             atomics,
             mtu: Mtu::from_code(5).unwrap(),
             max_blocks: 1 << 15,

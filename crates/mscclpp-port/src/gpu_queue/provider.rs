@@ -11,7 +11,7 @@ use mscclpp_device::abi::{QueueDeviceHandle, QueueForm, SignalMode};
 use serde::{Deserialize, Serialize};
 
 use crate::buffer::Buffer;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::Access;
 
 /// Where an HCA is found on its fabric: the 16 bytes of a GID.
@@ -36,6 +36,8 @@ impl Mtu {
         (1..=5).contains(&code).then_some(Self(code))
     }
 
+    pub(crate) const SMALLEST: Self = Self(1);
+
     pub(crate) fn code(self) -> u8 {
         self.0
     }
@@ -58,7 +60,6 @@ impl TryFrom<u8> for Mtu {
 /// What an HCA can do.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HcaCapabilities {
-    pub(crate) address: HcaAddress,
     /// 64-bit RDMA atomics.
     pub(crate) atomics: bool,
     pub(crate) mtu: Mtu,
