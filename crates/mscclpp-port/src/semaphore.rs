@@ -112,7 +112,7 @@ impl Host2DeviceSemaphore {
         let address = |buffer: &Buffer| buffer.as_ptr().expose_provenance() as u64;
         Host2DeviceSemaphoreDeviceHandle {
             abi: AbiHeader::of::<Host2DeviceSemaphoreDeviceHandle>(),
-            inbound_token: address(&self.semaphore.own.token()),
+            inbound_token: address(self.semaphore.own.token()),
             expected_inbound_token: address(&self.expected),
             status: self.connection().sticky().address(),
         }

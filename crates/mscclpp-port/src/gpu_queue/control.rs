@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use crate::sync::lock;
+use super::lock;
 
 /// Kind and length.
 const HEADER: usize = 3;

@@ -11,11 +11,11 @@ use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::{QueueDeviceHandle, SignalMode};
 
 use super::control::{Arrived, Control, Message};
+use super::lock;
 use super::provider::{GpuQueueProvider, HcaQueue, Path, QueueFault};
 use crate::context::ContextId;
 use crate::error::{Error, Result};
 use crate::status::StickyStatus;
-use crate::sync::lock;
 use crate::transport::TransportKind;
 
 /// How long a peer that refused a request of this end waits for this end's own, more telling error.

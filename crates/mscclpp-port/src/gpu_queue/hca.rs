@@ -2,8 +2,9 @@
 //! The HCAs that `IB0` to `IB7` stand for.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use super::lock;
 use super::provider::GpuQueueProvider;
 use super::soft::SoftHca;
 use crate::error::{Error, Result};
@@ -76,18 +77,26 @@ impl fmt::Debug for Hca {
 }
 
 /// The HCAs of a context, opened when they are first used.
-pub(crate) struct Hcas(Vec<(Hca, Mutex<Option<Arc<dyn GpuQueueProvider>>>)>);
+pub(crate) struct Hcas(Vec<Slot>);
+
+struct Slot {
+    hca: Hca,
+    opened: Mutex<Option<Arc<dyn GpuQueueProvider>>>,
+}
 
 impl Hcas {
     pub(crate) fn new(devices: &[Hca]) -> Self {
-        let closed = |hca: &Hca| (hca.clone(), Mutex::default());
+        let closed = |hca: &Hca| Slot {
+            hca: hca.clone(),
+            opened: Mutex::default(),
+        };
         Self(devices.iter().map(closed).collect())
     }
 
     /// The HCA of a transport, opened.
     pub(crate) fn get(&self, transport: TransportKind) -> Result<Arc<dyn GpuQueueProvider>> {
         let entry = index(transport).and_then(|index| self.0.get(index));
-        let Some((hca, opened)) = entry else {
+        let Some(Slot { hca, opened }) = entry else {
             return Err(Error::HcaUnavailable {
                 transport,
                 detail: format!(
@@ -97,7 +106,7 @@ impl Hcas {
                 ),
             });
         };
-        let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opened = lock(opened);
         if let Some(provider) = &*opened {
             return Ok(Arc::clone(provider));
         }

@@ -26,6 +26,8 @@ mod transport;
 mod turns;
 mod watcher;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use config::{IbConfig, IbMode};
 pub(crate) use end::{Ends, QueueEnd};
 pub(crate) use handshake::{CONTROL, Handshake, Route};
@@ -39,3 +41,9 @@ pub(crate) use provider::{HcaAddress, QueueAddress};
 pub(crate) use transport::GpuTransport;
 pub(crate) use turns::Turns;
 pub(crate) use watcher::Watcher;
+
+/// Locks, and goes on with the data if another thread panicked while it held the lock: every critical
+/// section here leaves its data whole at each step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
