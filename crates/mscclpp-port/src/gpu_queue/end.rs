@@ -49,8 +49,10 @@ pub(crate) struct QueueEnd {
     ready: AtomicBool,
     /// The owner is gone.
     closing: AtomicBool,
-    /// The queue was stopped and the other end told.
+    /// The queue was stopped.
     ended: AtomicBool,
+    /// The other end was told.
+    told: AtomicBool,
     refused: Mutex<Option<Instant>>,
     cancel: Mutex<Option<Cancel>>,
 }
@@ -77,6 +79,7 @@ impl QueueEnd {
             ready: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            told: AtomicBool::new(false),
             refused: Mutex::default(),
             cancel: Mutex::default(),
         }
@@ -141,20 +144,24 @@ impl QueueEnd {
         self.end();
     }
 
-    /// Stops the queue, and tells the other end that the connection failed or is dropped.
+    /// Stops the queue, and tells the other end that the connection failed or is dropped, as soon as
+    /// there is a way to.
     pub(super) fn end(&self) {
-        if self.ended.swap(true, SeqCst) {
+        if !self.ended.swap(true, SeqCst) {
+            self.queue.stop();
+        }
+        let Some(control) = self.control() else {
+            return;
+        };
+        if self.told.swap(true, SeqCst) {
             return;
         }
-        let told = match self.status.error() {
+        let last = match self.status.error() {
             Some(Error::QueueRefused { .. }) => Message::Refused,
             Some(error) => Message::Failed(error.to_string()),
             None => Message::Goodbye,
         };
-        self.queue.stop();
-        if let Some(control) = self.control()
-            && let Err(error) = control.send(&told)
-        {
+        if let Err(error) = control.send(&last) {
             tracing::debug!(%error, "the other end could not be told of a failure");
         }
     }
@@ -170,6 +177,13 @@ impl QueueEnd {
         }
     }
 
+    fn refused_by_peer(&self) -> Error {
+        Error::PeerFailed {
+            rank: self.ends.rank,
+            reason: "it refused a request".into(),
+        }
+    }
+
     /// What the other end's word means here, if it ends the connection.
     pub(super) fn meaning(&self, arrived: Arrived) -> Option<Error> {
         let rank = self.ends.rank;
@@ -178,10 +192,7 @@ impl QueueEnd {
             Arrived::End(cause) => self.peer_down(cause),
             Arrived::Message(Message::Goodbye) => self.peer_down("it has closed the connection"),
             Arrived::Message(Message::Failed(reason)) => Error::PeerFailed { rank, reason },
-            Arrived::Message(Message::Refused) => Error::PeerFailed {
-                rank,
-                reason: "it refused a request".into(),
-            },
+            Arrived::Message(Message::Refused) => self.refused_by_peer(),
             Arrived::Message(_) => self.peer_down("it broke the protocol of the control stream"),
         })
     }
@@ -205,16 +216,22 @@ impl QueueEnd {
         if let Some(fault) = fault.filter(|fault| *fault != QueueFault::Refusal) {
             return Some(self.error_of(fault));
         }
+        let mut refused = lock(&self.refused);
         if let Some(control) = self.control() {
             let arrived = control.receive();
             if matches!(arrived, Arrived::Message(Message::Refused)) {
-                lock(&self.refused).get_or_insert_with(Instant::now);
+                refused.get_or_insert_with(Instant::now);
             } else if let Some(error) = self.meaning(arrived) {
-                return Some(error);
+                // What came before it says more.
+                return Some(if refused.is_some() {
+                    self.refused_by_peer()
+                } else {
+                    error
+                });
             }
         }
-        if lock(&self.refused).is_some_and(|at| at.elapsed() > OWN_ERROR_WITHIN) {
-            return self.meaning(Arrived::Message(Message::Refused));
+        if refused.is_some_and(|at| at.elapsed() > OWN_ERROR_WITHIN) {
+            return Some(self.refused_by_peer());
         }
         if let Some(fault) = fault {
             return Some(self.error_of(fault));

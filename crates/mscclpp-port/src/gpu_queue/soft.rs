@@ -284,8 +284,8 @@ impl HcaQueue for SoftQueue {
         let status = self.pair.status();
         if status.state != nic::State::Error {
             // A kernel found two threads where one had been promised; the NIC knows nothing of it.
-            let error = self.state_word(offset_of!(QueueState, error));
-            return fault::of_state(error, self.state_word(offset_of!(QueueState, error_index)));
+            let error = fault::of_state(self.state_word(offset_of!(QueueState, error)), 0);
+            return error.filter(|fault| *fault == QueueFault::NotExclusive);
         }
         Some(match (status.failure, self.told()) {
             (None, Some(QueueFault::NotExclusive)) => QueueFault::NotExclusive,

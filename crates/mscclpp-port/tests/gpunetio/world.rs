@@ -8,10 +8,10 @@ use mscclpp_bootstrap::{Bootstrap, Deadline};
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_port::{
     Access, Buffer, Communicator, Connection, ContextConfig, Device, EndpointConfig, Error, Hca,
-    MemoryId, MemoryOptions, PortChannel, ProxyService, RegisteredMemory, SemaphoreId,
-    TransportKind,
+    MemoryId, MemoryOptions, PortChannel, ProxyService, QueueForm, RegisteredMemory, SemaphoreId,
+    SignalMode, TransportKind,
 };
-use mscclpp_softnic::{DeviceConfig, LiveObjects};
+use mscclpp_softnic::{Capabilities, DeviceConfig, LiveObjects};
 
 use crate::local::Local;
 use crate::support::{PATIENCE, eventually};
@@ -152,4 +152,34 @@ pub(crate) fn pair_on(
     config: EndpointConfig,
 ) -> [End; 2] {
     try_pair(devices, bytes, [config; 2]).map(|end| end.unwrap())
+}
+
+/// All forms in which a queue can be made.
+pub(crate) fn forms() -> [EndpointConfig; 3] {
+    [
+        (QueueForm::Shared, SignalMode::Atomic),
+        (QueueForm::Exclusive, SignalMode::Atomic),
+        (QueueForm::Exclusive, SignalMode::InlineWrite),
+    ]
+    .map(|(queue_form, signal_mode)| {
+        let mut config = gpu();
+        config.ib.queue_form = queue_form;
+        config.ib.signal_mode = signal_mode;
+        config.ib.max_send_wr = Some(16);
+        config
+    })
+}
+
+pub(crate) fn inline() -> EndpointConfig {
+    forms()[2]
+}
+
+pub(crate) fn without_atomics() -> DeviceConfig {
+    DeviceConfig {
+        capabilities: Capabilities {
+            atomics: false,
+            ..Capabilities::default()
+        },
+        ..DeviceConfig::default()
+    }
 }

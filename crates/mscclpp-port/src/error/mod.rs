@@ -1,56 +1,26 @@
 // SPDX-License-Identifier: MIT
 //! Errors of channels, and the broad classes of them that MSCCL++ names.
 
-use std::fmt;
+mod code;
+mod describe;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mlx5_queue::Syndrome;
 use mscclpp_bootstrap::BootstrapError;
-use mscclpp_device::abi::{Status, Transfer, Trigger, TriggerError};
+use mscclpp_device::abi::{Status, Trigger, TriggerError};
+
+pub use code::ErrorCode;
 
 use crate::device::Device;
 use crate::refusal::Refused;
-
 use crate::transport::TransportKind;
+use describe::{Described, Hint, RankName};
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// Broad class of an [`Error`]; names and numbers as in MSCCL++.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum ErrorCode {
-    /// The operating system or the hardware failed.
-    SystemError = 0,
-    /// This library broke one of its own rules.
-    InternalError = 1,
-    /// The peer failed, or sent what nobody can use.
-    RemoteError = 2,
-    /// The caller asked for what cannot be.
-    InvalidUsage = 3,
-    /// A deadline passed.
-    Timeout = 4,
-    /// The work was given up: the proxy was stopped.
-    Aborted = 5,
-    /// A kernel executor failed.
-    ExecutorError = 6,
-}
-
-impl fmt::Display for ErrorCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ErrorCode::SystemError => "SystemError",
-            ErrorCode::InternalError => "InternalError",
-            ErrorCode::RemoteError => "RemoteError",
-            ErrorCode::InvalidUsage => "InvalidUsage",
-            ErrorCode::Timeout => "Timeout",
-            ErrorCode::Aborted => "Aborted",
-            ErrorCode::ExecutorError => "ExecutorError",
-        })
-    }
-}
 
 /// Everything that can go wrong with a channel.
 ///
@@ -575,72 +545,6 @@ fn bootstrap_code(error: &BootstrapError) -> ErrorCode {
         error if error.gone_rank().is_some() => ErrorCode::RemoteError,
         BootstrapError::Io { .. } => ErrorCode::SystemError,
         _ => ErrorCode::InvalidUsage,
-    }
-}
-
-/// A trigger in a message: the operation, and the ids and offsets that it names.
-struct Described<'a>(&'a Trigger);
-
-impl fmt::Display for Described<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, transfer) = match self.0 {
-            Trigger::Put { transfer, .. } => ("put", transfer),
-            Trigger::PutWithSignal { transfer, .. } => ("putWithSignal", transfer),
-            Trigger::PutWithSignalAndFlush { transfer, .. } => ("putWithSignalAndFlush", transfer),
-            Trigger::Signal { .. } => return f.write_str("signal"),
-            Trigger::Flush { .. } => return f.write_str("flush"),
-            Trigger::Accumulate {
-                dst, dst_offset, ..
-            } => return write!(f, "accumulate to memory {dst} at offset {dst_offset}"),
-        };
-        let Transfer {
-            dst,
-            dst_offset,
-            src,
-            src_offset,
-            size,
-        } = transfer;
-        write!(
-            f,
-            "{name} of {size} bytes from memory {src} at offset {src_offset} to memory {dst} at \
-             offset {dst_offset}"
-        )
-    }
-}
-
-/// What is usually behind a syndrome.
-struct Hint(Syndrome);
-
-impl fmt::Display for Hint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            Syndrome::REMOTE_ACCESS => {
-                "; the peer does not allow it: it dropped the registration, or registered less"
-            }
-            Syndrome::REMOTE_INVALID_REQUEST => {
-                "; the peer's queue does not allow it: a misaligned word, or atomics that its HCA \
-                 lacks"
-            }
-            Syndrome::TRANSPORT_RETRY_EXCEEDED => {
-                "; nobody answers: the peer, its HCA or the path to it is gone"
-            }
-            Syndrome::LOCAL_PROTECTION => "; the memory here is not registered (any more)",
-            Syndrome::LOCAL_QP_OPERATION => "; the HCA does not understand it",
-            Syndrome::FLUSHED => "; the queue had failed or was stopped before",
-            _ => "",
-        })
-    }
-}
-
-/// A rank in a message, or that nobody knows it.
-struct RankName(Option<usize>);
-
-impl fmt::Display for RankName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(rank) => write!(f, "{rank}"),
-            None => f.write_str("unknown"),
-        }
     }
 }
 
