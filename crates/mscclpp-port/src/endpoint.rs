@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::context::{Context, ContextId};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::gpu_queue::{GpuQueueProvider, HcaQueue, IbConfig, IbMode, QueueRecord};
 use crate::message;
 use crate::transport::TransportKind;
 
@@ -36,6 +37,8 @@ pub struct EndpointConfig {
     /// How many posts (writes, signals, accumulates, flushes) may wait in the connection's queue,
     /// at least 3; `None` leaves the number to the transport (1024 over Ethernet).
     pub max_write_queue_size: Option<usize>,
+    /// What an InfiniBand endpoint is to be; means nothing to others.
+    pub ib: IbConfig,
 }
 
 impl EndpointConfig {
@@ -46,6 +49,21 @@ impl EndpointConfig {
             transport,
             device: Device::cpu(),
             max_write_queue_size: None,
+            ib: IbConfig::default(),
+        }
+    }
+
+    /// An endpoint on whose queue kernels post themselves: [`IbMode::GpuNetIo`] over `transport`,
+    /// which must be one of `IB0` to `IB7`, with a shared queue of 1024 requests.
+    #[must_use]
+    pub fn gpu_initiated(transport: TransportKind) -> Self {
+        let ib = IbConfig {
+            mode: IbMode::GpuNetIo,
+            ..IbConfig::default()
+        };
+        Self {
+            ib,
+            ..Self::new(transport)
         }
     }
 
@@ -69,7 +87,7 @@ impl EndpointConfig {
             TransportKind::CudaIpc => {
                 return unsupported("this build has no CUDA support");
             }
-            _ => return unsupported("this build has no InfiniBand support"),
+            _ => self.ib.check()?,
         }
         if self.max_write_queue_size.is_some_and(|size| size < 3) {
             return Err(Error::InvalidUsage {
@@ -88,6 +106,16 @@ pub struct Endpoint {
     pub(crate) context: Context,
     pub(crate) nonce: [u8; 16],
     pub(crate) acceptor: Arc<Acceptor>,
+    /// Over an HCA: what kernels will post to.
+    pub(crate) queue: Option<EndpointQueue>,
+}
+
+/// The queue of an endpoint, not connected yet.
+pub(crate) struct EndpointQueue {
+    pub(crate) queue: Box<dyn HcaQueue>,
+    /// Behind the queue, which is made on it.
+    pub(crate) hca: Arc<dyn GpuQueueProvider>,
+    pub(crate) record: QueueRecord,
 }
 
 impl Endpoint {
@@ -110,6 +138,7 @@ impl Endpoint {
             rank: self.context.rank().and_then(|rank| rank.try_into().ok()),
             nonce: self.nonce,
             address: self.acceptor.local_addr(),
+            queue: self.queue.as_ref().map(|queue| queue.record),
         };
         message::encode("endpoint", &record)
     }
@@ -133,11 +162,25 @@ pub(crate) struct EndpointRecord {
     rank: Option<u32>,
     pub(crate) nonce: [u8; 16],
     pub(crate) address: SocketAddr,
+    /// Over HCAs, and only there.
+    pub(crate) queue: Option<QueueRecord>,
 }
 
 impl EndpointRecord {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        message::decode("endpoint", bytes, MAX_RECORD)
+        let record: Self = message::decode("endpoint", bytes, MAX_RECORD)?;
+        let detail = match &record.queue {
+            Some(queue) if record.transport.is_ib() => queue.check().err(),
+            None if !record.transport.is_ib() => None,
+            _ => Some("its queue is not that of its transport"),
+        };
+        match detail {
+            None => Ok(record),
+            Some(detail) => Err(Error::Record {
+                what: "endpoint",
+                detail: detail.into(),
+            }),
+        }
     }
 
     pub(crate) fn rank(&self) -> Option<usize> {
@@ -148,21 +191,39 @@ impl EndpointRecord {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::gpu_queue::{HcaAddress, QueueAddress};
     use proptest::prelude::*;
 
     fn records() -> impl Strategy<Value = EndpointRecord> {
-        let bytes = any::<([u8; 16], [u8; 16])>();
-        (0u8..11, bytes, any::<(Option<u32>, SocketAddr)>()).prop_map(
-            |(transport, (context, nonce), (rank, address))| EndpointRecord {
-                transport: transport.try_into().unwrap(),
+        let bytes = any::<([u8; 16], [u8; 16], [u8; 16])>();
+        let queue = (1u8..4, 1u8..6, 1u32..1 << 24, any::<(bool, bool, u8)>());
+        let others = any::<(Option<u32>, SocketAddr)>();
+        (0u8..11, bytes, queue, others).prop_map(|(transport, bytes, queue, (rank, address))| {
+            let transport: TransportKind = transport.try_into().unwrap();
+            let (context, nonce, hca) = bytes;
+            let (mode, mtu, number, (atomics, atomic_signals, outstanding_reads)) = queue;
+            let queue = QueueRecord {
+                mode: mode.try_into().unwrap(),
+                atomic_signals,
+                atomics,
+                mtu: mtu.try_into().unwrap(),
+                queue: QueueAddress {
+                    hca: HcaAddress(hca),
+                    number,
+                },
+                outstanding_reads,
+            };
+            EndpointRecord {
+                transport,
                 device: Device::cpu(),
                 context: ContextId::from_bytes(context),
                 rank,
                 nonce,
                 // The rest of a v6 address (flow, scope) means nothing to another host.
                 address: SocketAddr::new(address.ip(), address.port()),
-            },
-        )
+                queue: transport.is_ib().then_some(queue),
+            }
+        })
     }
 
     proptest! {
@@ -176,12 +237,14 @@ mod tests {
 
     #[test]
     fn what_is_not_there_yet_says_what_is_missing() {
+        let context = Context::for_tests();
         for (transport, missing) in [
             (TransportKind::CudaIpc, "CUDA"),
             (TransportKind::IB0, "InfiniBand"),
             (TransportKind::IB7, "InfiniBand"),
         ] {
-            let error = EndpointConfig::new(transport).check().unwrap_err();
+            let endpoint = context.create_endpoint(EndpointConfig::new(transport));
+            let error = endpoint.map(drop).unwrap_err();
             assert!(matches!(error, Error::Unsupported { .. }), "{error}");
             assert!(error.to_string().contains(missing), "{error}");
         }

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | `MSCCLPP_CONNECTION_TIMEOUT` | 30 | seconds that a peer may take and acknowledge nothing before its connection fails |
 //! | `MSCCLPP_PROXY_STOP_TIMEOUT` | 5 | seconds that stopping or dropping a [`ProxyService`](crate::ProxyService) waits for what is under way |
+//! | `MSCCLPP_HCA_DEVICES` | | the HCAs that `IB0`, `IB1`, ... stand for: names with commas between, for example `soft0,soft1` |
 //! | `MSCCLPP_BOOTSTRAP_TIMEOUT` | 30 | seconds for each step with other ranks: collectives, and [`Pending::get`](crate::Pending::get) |
 //! | `MSCCLPP_SOCKET_IFNAME` | | which network interfaces to use: prefixes, `=exact`, `^excluded` |
 //! | `MSCCLPP_SOCKET_FAMILY` | | `AF_INET` or `AF_INET6` only |
@@ -18,13 +19,15 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 /// What the environment says to this crate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Env {
     /// `MSCCLPP_CONNECTION_TIMEOUT`
     pub connection_timeout: Duration,
     /// `MSCCLPP_PROXY_STOP_TIMEOUT`
     pub proxy_stop_timeout: Duration,
+    /// `MSCCLPP_HCA_DEVICES`
+    pub hca_devices: Vec<String>,
 }
 
 /// The environment as it was at the first call.
@@ -51,9 +54,17 @@ impl Env {
                 }
             }
         };
+        let names = |name: &str| {
+            let Some(text) = variable(name).filter(|text| !text.trim().is_empty()) else {
+                return Vec::new();
+            };
+            tracing::info!("{name}={text}");
+            text.split(',').map(|part| part.trim().into()).collect()
+        };
         Self {
             connection_timeout: seconds("MSCCLPP_CONNECTION_TIMEOUT", 30),
             proxy_stop_timeout: seconds("MSCCLPP_PROXY_STOP_TIMEOUT", 5),
+            hca_devices: names("MSCCLPP_HCA_DEVICES"),
         }
     }
 }
@@ -73,7 +84,8 @@ mod tests {
         assert_eq!(defaults.connection_timeout, Duration::from_secs(30));
         assert_eq!(defaults.proxy_stop_timeout, Duration::from_secs(5));
         for bad in ["", "0", "-1", "soon", "inf", "nan", "1e30", "0.0001"] {
-            assert_eq!(Env::read(|_| Some(bad.into())), defaults, "{bad}");
+            let read = Env::read(|name| name.ends_with("TIMEOUT").then(|| bad.into()));
+            assert_eq!(read, defaults, "{bad}");
         }
     }
 
@@ -82,5 +94,15 @@ mod tests {
         let env = Env::read(|name| (name == "MSCCLPP_PROXY_STOP_TIMEOUT").then(|| " 0.25 ".into()));
         assert_eq!(env.proxy_stop_timeout, Duration::from_millis(250));
         assert_eq!(env.connection_timeout, Duration::from_secs(30));
+        let devices = |text: &'static str| {
+            Env::read(|name| (name == "MSCCLPP_HCA_DEVICES").then(|| text.into())).hca_devices
+        };
+        assert_eq!(
+            devices(" soft0,soft1 , mlx5_0"),
+            ["soft0", "soft1", "mlx5_0"]
+        );
+        assert!(devices(" ").is_empty());
+        // An empty name keeps its place, so that the others keep theirs.
+        assert_eq!(devices("soft0,,soft2"), ["soft0", "", "soft2"]);
     }
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 //! GPU-to-GPU one-sided channels, with the PortChannel API of MSCCL++: a kernel calls `put`,
-//! `signal`, `wait` and `flush`; a host thread, the proxy, carries them out over a transport. This
-//! build runs kernels on CPU threads and has the Ethernet transport.
+//! `signal`, `wait` and `flush`. By default a host thread, the proxy, carries them out over a
+//! transport; on a connection that was made for it ([`IbMode::GpuNetIo`]) the kernel does so itself,
+//! on the send queue of an HCA. This build runs kernels on CPU threads; it has the Ethernet transport,
+//! and as HCAs the NICs in software of `mscclpp-softnic`.
 //!
 //! # The way of one put
 //!
@@ -27,6 +29,37 @@
 //! 4. For a flush the peer acknowledges; the proxy then stores the trigger's position plus one in
 //!    the word that the flushing thread polls.
 //!
+//! # The way of one put on a queue
+//!
+//! ```text
+//!  rank 0                                        │ rank 1
+//!  kernel: channel.putWithSignal(offset, size)   │ kernel: channel.wait()
+//!    │ bounds, then two work requests            │   ▲ token > expected
+//!    ▼                                           │   │
+//!  send queue, doorbell record, doorbell         │ token, memory
+//!    │                                           │   ▲ payload, then += 1
+//!    ▼                                           │   │
+//!  HCA ──────────── RDMA write, fetch-and-add ───┼─▶ HCA: checks key, range, alignment
+//!  kernel: channel.flush() ◀── completion ◀──────┼── acknowledges
+//! ```
+//!
+//! [`EndpointConfig::gpu_initiated`] asks for it; everything else is the same calls. `IB0` to `IB7`
+//! stand for the HCAs of [`ContextConfig::hca_devices`], and memory has to be registered for them
+//! ([`MemoryOptions`]).
+//!
+//! 1. Making the endpoint makes a queue pair whose rings lie in device memory. Connecting brings both
+//!    ends up together in the background: each learns that the other is there, and then that its
+//!    queue has executed a request. Only then a channel is handed out.
+//! 2. The kernel checks offset and size against the registration, writes an RDMA write and a
+//!    fetch-and-add into the queue, and rings the HCA's doorbell. It waits only when the queue is
+//!    full, until completions make room.
+//! 3. The peer's HCA checks both against its registrations and executes them, in this order. No
+//!    thread of either host has a part in it, so no proxy needs to run.
+//! 4. For a flush the kernel polls the completions of its own requests.
+//!
+//! One thread a context watches such connections: it sees a queue that has failed, and a peer that
+//! failed, left or died, and passes it on to kernels that wait.
+//!
 //! # Order and completion
 //!
 //! - Operations of one connection execute in the order in which they were pushed or posted, whatever
@@ -37,6 +70,11 @@
 //! - A flush ends when everything before it has been executed at the peer. Source memory may then be
 //!   written again. Later operations do not delay it, and each flushing thread waits for its own.
 //!
+//! - On a queue the order is the HCA's, which is weaker inside: bytes of one put may land in any
+//!   order, and so may two puts; all have landed before a later signal. A flush says that the peer's
+//!   HCA has taken everything, and a get that its bytes have arrived. When a connection is dropped,
+//!   what was not flushed may be lost.
+//!
 //! # Failure
 //!
 //! Nothing waits for ever. A connection that fails keeps its first error: kernels that wait on it
@@ -44,13 +82,17 @@
 //! calls fail at once. It fails when a trigger cannot be executed, when the peer refuses an
 //! operation, takes nothing any more, or dies; the bootstrap tells the [`Communicator`] of dead
 //! ranks, by name. A put, signal or accumulate returns before it is executed, so it learns of
-//! neither: `flush` and `wait` do. When a service is stopped or dropped, kernels that wait return
+//! neither: `flush` and `wait` do. A failed work request ends its queue: posts and waits of the kernel
+//! return `QueueError` at once, and the host learns request and syndrome ([`Error::QueueFailed`]); the
+//! other end fails, too. When a service is stopped or dropped, kernels that wait return
 //! `Aborted`.
 //!
 //! # Threads
 //!
 //! Every type here may be used from any thread. A started service runs one proxy thread, an Ethernet
-//! connection one I/O thread. Both nap when there is nothing to do.
+//! connection one I/O thread, a context with connections on queues one watching thread, and a NIC in
+//! software its engine. All nap or sleep when there is nothing to do. A connection on a queue has a
+//! thread of its own while it is being made.
 //!
 //! # Ownership
 //!
@@ -63,7 +105,8 @@
 //!
 //! A registration may have any size, and [`Connection::write`] reaches all of it. Triggers have 32
 //! bits for offsets and sizes: to reach beyond 4 GiB from a kernel, add a
-//! [sub-range](RegisteredMemory::sub_range) to the service as a memory of its own.
+//! [sub-range](RegisteredMemory::sub_range) to the service as a memory of its own. On a queue both have
+//! 64 bits, and a put that is larger than the HCA's largest message becomes several requests.
 //!
 //! # Example
 //!
@@ -170,6 +213,7 @@
 //! # Ok(())
 //! # }
 //! ```
+mod arrival;
 mod buffer;
 mod communicator;
 mod connection;
@@ -179,8 +223,10 @@ mod endpoint;
 pub mod env;
 mod error;
 mod ethernet;
+mod event;
 mod fifo;
 mod flush;
+mod gpu_queue;
 mod idle;
 mod loopback;
 mod memory;
@@ -206,8 +252,10 @@ pub use device::{Device, DeviceKind};
 pub use endpoint::{Endpoint, EndpointConfig};
 pub use error::{Error, ErrorCode, Result};
 pub use fifo::{DEFAULT_FIFO_SIZE, Fifo};
-pub use memory::{Access, RegisteredMemory};
-pub use mscclpp_device::abi::{Status, StatusWord};
+pub use gpu_queue::{Hca, IbConfig, IbMode};
+pub use memory::{Access, MemoryOptions, RegisteredMemory};
+pub use mlx5_queue::Syndrome;
+pub use mscclpp_device::abi::{QueueForm, SignalMode, Status, StatusWord};
 pub use port_channel::{BasePortChannel, PortChannel};
 pub use proxy::{Proxy, ProxyHandler, ProxyHandlerResult, ProxyProgress};
 pub use proxy_service::{MemoryId, ProxyService, SemaphoreId};

@@ -3,34 +3,44 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use mscclpp_device::abi::{BasePortChannelDeviceHandle, PortChannelDeviceHandle};
+use mscclpp_bootstrap::Deadline;
+use mscclpp_device::abi::{
+    BasePortChannelDeviceHandle, PortChannelDeviceHandle, QueueChannel, QueueMemory,
+};
 
 use crate::connection::Connection;
 use crate::error::{Error, Result};
-use crate::flush::FlushWord;
-use crate::proxy_service::{Entry, MemoryId, ProxyService, SemaphoreId, Shared};
+use crate::gpu_queue::{Ends, MemoryTable, QueueEnd};
+use crate::proxy_service::{Entry, Lane, MemoryId, ProxyService, SemaphoreId, Shared};
 use crate::semaphore::Host2DeviceSemaphore;
+
+const MAKE: &str = "make a port channel";
+/// How long after its deadline a hand-shake may take to say why it failed.
+const HANDSHAKE_ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// A one-sided channel to the peer of a connection; its device calls name memory ids.
 ///
-/// It keeps alive all that its device handle points to: the FIFO, the semaphore, the connection.
-/// Keep the channel for as long as kernels use the handle.
+/// It keeps alive all that its device handle points to: the FIFO, the semaphore, the connection with
+/// its queue. Keep the channel for as long as kernels use the handle.
 #[derive(Clone)]
 pub struct BasePortChannel {
     service: Arc<Shared>,
     id: SemaphoreId,
     semaphore: Arc<Host2DeviceSemaphore>,
-    flush: Arc<FlushWord>,
+    lane: Arc<Lane>,
 }
 
 impl BasePortChannel {
     /// A channel made without a factory. Kernels wait on `semaphore`; the proxy signals with the
-    /// entry `id` of the service, which must belong to the same connection.
+    /// entry `id` of the service, which must belong to the same connection. Kernels that post
+    /// themselves signal the peer of `semaphore`; for them this waits until the connection is made.
     ///
     /// # Errors
     /// [`Error::UnknownSemaphore`]; [`Error::InvalidUsage`] if `id` and `semaphore` belong to
-    /// different connections.
+    /// different connections. Where kernels post themselves: the error of the connection, if it
+    /// cannot be made; [`Error::InvalidUsage`] if the peer's token cannot be reached on it.
     pub fn new(
         service: &ProxyService,
         id: SemaphoreId,
@@ -40,16 +50,28 @@ impl BasePortChannel {
         let Entry { lane, .. } = shared.tables.semaphore(id.into())?;
         if !lane.is_of(semaphore.connection()) {
             return Err(Error::InvalidUsage {
-                operation: "make a port channel",
+                operation: MAKE,
                 detail: format!("semaphore {id} of the service belongs to another connection"),
             });
         }
-        Ok(Self {
-            flush: Arc::clone(&lane.flush),
+        let channel = Self {
+            lane: Arc::clone(lane),
             service: Arc::clone(shared),
             id,
             semaphore,
-        })
+        };
+        if let Some(queue) = channel.queue() {
+            // The hand-shake ends by its own deadline, with an error of its own.
+            let patience = queue.deadline.remaining() + HANDSHAKE_ENDS_WITHIN;
+            (channel.connection()).wait_connected(Deadline::after(patience))?;
+            if channel.semaphore.remote().as_peers(&queue.ends).size == 0 {
+                return Err(Error::InvalidUsage {
+                    operation: MAKE,
+                    detail: "the connection cannot reach the peer's token".into(),
+                });
+            }
+        }
+        Ok(channel)
     }
 
     /// Id of the semaphore that the proxy signals with.
@@ -69,12 +91,28 @@ impl BasePortChannel {
 
     /// What kernels need: plain data, to be passed as an argument or copied to the device.
     pub fn device_handle(&self) -> BasePortChannelDeviceHandle {
-        BasePortChannelDeviceHandle::new(
-            self.id.into(),
-            self.semaphore.device_handle(),
-            self.service.proxy.fifo(),
-            self.flush.address(),
-        )
+        let id = self.id.into();
+        let semaphore = self.semaphore.device_handle();
+        let fifo = self.service.proxy.fifo();
+        match self.queue() {
+            None => {
+                let flush = self.lane.flush.address();
+                BasePortChannelDeviceHandle::new(id, semaphore, fifo, flush)
+            }
+            Some(queue) => {
+                let channel = QueueChannel {
+                    queue: queue.device_handle(),
+                    memories: self.lane.memories.as_ref().map_or(0, MemoryTable::address),
+                    token: self.semaphore.remote().as_peers(&queue.ends),
+                    outbound: self.semaphore.outbound(),
+                };
+                BasePortChannelDeviceHandle::on_queue(id, semaphore, fifo, channel)
+            }
+        }
+    }
+
+    fn queue(&self) -> Option<&QueueEnd> {
+        self.semaphore.connection().link().queue()
     }
 }
 
@@ -88,6 +126,14 @@ pub struct PortChannel {
     base: BasePortChannel,
     dst: MemoryId,
     src: MemoryId,
+    bound: Option<Bound>,
+}
+
+/// The two memories as kernels name them that post themselves.
+#[derive(Clone, Copy)]
+struct Bound {
+    dst: QueueMemory,
+    src: QueueMemory,
 }
 
 impl PortChannel {
@@ -95,7 +141,10 @@ impl PortChannel {
     /// service.
     ///
     /// # Errors
-    /// Those of [`BasePortChannel::new`]; [`Error::UnknownMemory`].
+    /// Those of [`BasePortChannel::new`]; [`Error::UnknownMemory`]. Where kernels post themselves:
+    /// [`Error::InvalidUsage`] for a destination that the connection cannot reach, because it is an
+    /// empty placeholder, another peer's, or not registered for the peer's HCA, and for a source that
+    /// is not registered for the own HCA.
     pub fn new(
         service: &ProxyService,
         id: SemaphoreId,
@@ -104,10 +153,35 @@ impl PortChannel {
         src: MemoryId,
     ) -> Result<Self> {
         let base = BasePortChannel::new(service, id, semaphore)?;
-        for memory in [dst, src] {
-            service.shared().tables.memory(memory.into())?;
+        let tables = &service.shared().tables;
+        let (to, from) = (tables.memory(dst.into())?, tables.memory(src.into())?);
+        let bound = base.queue().map(|queue| Bound {
+            dst: to.as_peers(&queue.ends),
+            src: from.as_own(&queue.ends),
+        });
+        if let (Some(bound), Some(queue)) = (&bound, base.queue()) {
+            let Ends { local, remote, .. } = queue.ends;
+            let unusable = |what, why| {
+                Err(Error::InvalidUsage {
+                    operation: MAKE,
+                    detail: format!("the {what} is {why}"),
+                })
+            };
+            if bound.dst.size == 0 {
+                let why = format!("not the peer's memory, or not registered for its {remote}");
+                return unusable(format!("destination (memory {dst})"), why);
+            }
+            if bound.src.size == 0 {
+                let why = format!("not memory of this rank, or not registered for its {local}");
+                return unusable(format!("source (memory {src})"), why);
+            }
         }
-        Ok(Self { base, dst, src })
+        Ok(Self {
+            base,
+            dst,
+            src,
+            bound,
+        })
     }
 
     /// The channel without its memories.
@@ -132,7 +206,13 @@ impl PortChannel {
 
     /// What kernels need: plain data, to be passed as an argument or copied to the device.
     pub fn device_handle(&self) -> PortChannelDeviceHandle {
-        PortChannelDeviceHandle::new(self.base.device_handle(), self.dst.into(), self.src.into())
+        let (base, dst, src) = (self.base.device_handle(), self.dst.into(), self.src.into());
+        match self.bound {
+            None => PortChannelDeviceHandle::new(base, dst, src),
+            Some(bound) => {
+                PortChannelDeviceHandle::on_queue(base, (dst, bound.dst), (src, bound.src))
+            }
+        }
     }
 }
 

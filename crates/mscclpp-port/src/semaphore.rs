@@ -10,42 +10,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mscclpp_bootstrap::Deadline;
-use mscclpp_device::abi::{AbiHeader, Host2DeviceSemaphoreDeviceHandle};
+use mscclpp_device::abi::{AbiHeader, Host2DeviceSemaphoreDeviceHandle, SignalMode};
 
 use crate::buffer::Buffer;
 use crate::connection::Connection;
-use crate::context::Context;
 use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
 use crate::idle::Idle;
-use crate::memory::RegisteredMemory;
+use crate::memory::{RegisteredMemory, SignalMemory};
 
 /// Bytes of a token.
 const TOKEN: u64 = 8;
-
-/// One side's token, before the peer's is known.
-#[derive(Clone)]
-pub(crate) struct SemaphoreStub {
-    token: Buffer,
-    registration: RegisteredMemory,
-}
-
-impl SemaphoreStub {
-    /// A zeroed token in memory of `device`, open to the peer.
-    pub(crate) fn new(context: &Context, device: Device) -> Result<Self> {
-        let token = Buffer::new(device, TOKEN)?;
-        let registration = context.register_memory(&token, 0..TOKEN)?;
-        Ok(Self {
-            token,
-            registration,
-        })
-    }
-
-    /// What the peer needs to signal.
-    pub(crate) fn record(&self) -> Result<Vec<u8>> {
-        self.registration.serialize()
-    }
-}
 
 /// Both tokens of a semaphore, and the connection between them.
 ///
@@ -57,19 +32,15 @@ impl SemaphoreStub {
 #[derive(Clone)]
 pub struct Semaphore {
     connection: Connection,
-    stub: SemaphoreStub,
+    own: SignalMemory,
     remote: RegisteredMemory,
 }
 
 impl Semaphore {
-    pub(crate) fn new(
-        connection: Connection,
-        stub: SemaphoreStub,
-        remote: RegisteredMemory,
-    ) -> Self {
+    pub(crate) fn new(connection: Connection, own: SignalMemory, remote: RegisteredMemory) -> Self {
         Self {
             connection,
-            stub,
+            own,
             remote,
         }
     }
@@ -81,7 +52,7 @@ impl Semaphore {
 
     /// The device whose memory holds the local token.
     pub fn device(&self) -> Device {
-        self.stub.token.device()
+        self.own.token().device()
     }
 
     fn signal(&self) -> Result<()> {
@@ -89,7 +60,7 @@ impl Semaphore {
     }
 
     fn inbound(&self) -> Result<u64> {
-        self.stub.token.load_u64(0)
+        self.own.token().load_u64(0)
     }
 }
 
@@ -101,6 +72,8 @@ impl Semaphore {
 pub struct Host2DeviceSemaphore {
     semaphore: Semaphore,
     expected: Buffer,
+    /// How many signals kernels have sent, where they write the count themselves.
+    outbound: Option<Buffer>,
 }
 
 impl Host2DeviceSemaphore {
@@ -111,9 +84,13 @@ impl Host2DeviceSemaphore {
     /// Those of [`Buffer::new`].
     pub fn new(semaphore: Semaphore) -> Result<Self> {
         let expected = Buffer::new(semaphore.device(), TOKEN)?;
+        let counts = (semaphore.connection.link().queue())
+            .is_some_and(|queue| queue.signal_mode == SignalMode::InlineWrite);
+        let outbound = (counts.then(|| Buffer::new(semaphore.device(), TOKEN))).transpose()?;
         Ok(Self {
             semaphore,
             expected,
+            outbound,
         })
     }
 
@@ -135,10 +112,16 @@ impl Host2DeviceSemaphore {
         let address = |buffer: &Buffer| buffer.as_ptr().expose_provenance() as u64;
         Host2DeviceSemaphoreDeviceHandle {
             abi: AbiHeader::of::<Host2DeviceSemaphoreDeviceHandle>(),
-            inbound_token: address(&self.semaphore.stub.token),
+            inbound_token: address(self.semaphore.own.token()),
             expected_inbound_token: address(&self.expected),
             status: self.connection().sticky().address(),
         }
+    }
+
+    /// Address of the count of signals sent, where kernels write it to the peer's token; else 0.
+    pub(crate) fn outbound(&self) -> u64 {
+        let address = |count: &Buffer| count.as_ptr().expose_provenance() as u64;
+        self.outbound.as_ref().map_or(0, address)
     }
 
     /// The registration of the peer's token.

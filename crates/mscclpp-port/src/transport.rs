@@ -8,6 +8,7 @@ use std::os::fd::BorrowedFd;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::gpu_queue::QueueEnd;
 use crate::memory::RegisteredMemory;
 
 /// A way to reach a peer's memory. The numbers and the printed names are MSCCL++'s.
@@ -308,6 +309,11 @@ pub(crate) trait Transport: Send + Sync {
     /// Says that somebody else has recorded a failure: posts that wait are dropped, and the peer
     /// sees the connection go.
     fn abort(&self) {}
+
+    /// The queue to which kernels post themselves, if that is how this transport works.
+    fn queue(&self) -> Option<&QueueEnd> {
+        None
+    }
 }
 
 #[cfg(test)]

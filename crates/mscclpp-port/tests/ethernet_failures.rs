@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use common::{LOCALHOST, Memory, connect, context, eventually, failure, pair, patience};
 use mscclpp_bootstrap::{Deadline, JobKey};
 use mscclpp_port::{
-    Access, Buffer, Context, ContextConfig, Device, EndpointConfig, Error, ErrorCode, Operation,
-    Refusal, RegisteredMemory, TransportKind,
+    Access, Buffer, Context, ContextConfig, Device, EndpointConfig, Error, ErrorCode, Hca,
+    Operation, Refusal, RegisteredMemory, TransportKind,
 };
 
 /// The refusal that both ends of a connection got.
@@ -87,10 +87,12 @@ fn access_that_was_not_given_is_refused() {
     let read_only = Access {
         remote_write: false,
         remote_atomic: true,
+        ..Access::FULL
     };
     let no_atomics = Access {
         remote_write: true,
         remote_atomic: false,
+        ..Access::FULL
     };
     let source = Memory::new(&a, 64);
     for (access, operation) in [
@@ -190,17 +192,13 @@ fn records_of_memory_that_is_gone_or_broken_are_refused() {
 
 #[test]
 fn incompatible_endpoints_are_refused_on_both_ends() {
-    // The record of an InfiniBand endpoint, as another build would send it: only its transport,
-    // the first field, differs.
     let (a, b) = (context(0), context(1));
     let config = EndpointConfig::new(TransportKind::Ethernet);
-    let endpoint = || b.create_endpoint(config).unwrap();
-    let mut record = endpoint().serialize().unwrap();
-    let at = record
-        .iter()
-        .position(|byte| *byte == TransportKind::Ethernet as u8)
-        .unwrap();
-    record[at] = TransportKind::IB2 as u8;
+    let mut with_hcas = ContextConfig::new(LOCALHOST);
+    with_hcas.hca_devices = vec![Hca::named("soft0"); 3];
+    let other = Context::with_config(with_hcas).unwrap();
+    let other = other.create_endpoint(EndpointConfig::gpu_initiated(TransportKind::IB2));
+    let record = other.unwrap().serialize().unwrap();
     let local = a.create_endpoint(config).unwrap();
     let error = a.connect(local, &record, patience()).unwrap_err();
     assert!(
@@ -213,7 +211,9 @@ fn incompatible_endpoints_are_refused_on_both_ends() {
         ),
         "{error}"
     );
-    assert!(a.connect(endpoint(), &record, patience()).is_err());
+    // An endpoint of another context.
+    let endpoint = b.create_endpoint(config).unwrap();
+    assert!(a.connect(endpoint, &record, patience()).is_err());
     assert!(
         a.create_endpoint(EndpointConfig::new(TransportKind::IB0))
             .is_err()

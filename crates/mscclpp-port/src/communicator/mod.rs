@@ -13,11 +13,11 @@ use mscclpp_bootstrap::Bootstrap;
 
 use crate::buffer::Buffer;
 use crate::connection::Connection;
-use crate::context::Context;
+use crate::context::{Context, ContextConfig};
 use crate::endpoint::EndpointConfig;
 use crate::error::{Error, Result};
-use crate::memory::RegisteredMemory;
-use crate::semaphore::{Semaphore, SemaphoreStub};
+use crate::memory::{MemoryOptions, RegisteredMemory, SignalMemory};
+use crate::semaphore::Semaphore;
 use peers::Peers;
 use pending::Line;
 pub use pending::Pending;
@@ -55,7 +55,18 @@ impl Communicator {
     /// # Errors
     /// Those of [`Context::new`].
     pub fn new(bootstrap: Arc<dyn Bootstrap>) -> Result<Self> {
-        let context = Context::of_rank(&*bootstrap)?;
+        let config = ContextConfig::of_rank(&*bootstrap);
+        Self::with_config(bootstrap, config)
+    }
+
+    /// A communicator whose context is made as described, for example with other HCAs than the
+    /// environment names. Start from [`ContextConfig::of_rank`]; the rank is always the bootstrap's.
+    ///
+    /// # Errors
+    /// Those of [`Context::with_config`].
+    pub fn with_config(bootstrap: Arc<dyn Bootstrap>, config: ContextConfig) -> Result<Self> {
+        let rank = Some(bootstrap.rank());
+        let context = Context::with_config(ContextConfig { rank, ..config })?;
         let peers = Peers::new(&bootstrap);
         Ok(Self {
             shared: Arc::new(Shared {
@@ -83,6 +94,20 @@ impl Communicator {
     /// Those of [`Context::register_memory`].
     pub fn register_memory(&self, buffer: &Buffer, range: Range<u64>) -> Result<RegisteredMemory> {
         self.shared.context.register_memory(buffer, range)
+    }
+
+    /// Opens a range of a buffer, in bytes, to this rank's peers, over some transports and for some
+    /// operations.
+    ///
+    /// # Errors
+    /// Those of [`Context::register_memory_with`].
+    pub fn register_memory_with(
+        &self,
+        buffer: &Buffer,
+        range: Range<u64>,
+        options: MemoryOptions,
+    ) -> Result<RegisteredMemory> {
+        (self.shared.context).register_memory_with(buffer, range, options)
     }
 
     /// Sends the right to reach a memory to `rank`, who takes it with
@@ -151,12 +176,13 @@ impl Communicator {
         }
         let line = self.line(rank, tag)?;
         let context = self.shared.context.clone();
-        let half = SemaphoreStub::new(&context, connection.local_device())
-            .and_then(|stub| stub.record().map(|record| (stub, record)));
+        let (device, transport) = (connection.local_device(), connection.transport());
+        let half = SignalMemory::new(&context, device, transport)
+            .and_then(|own| own.record().map(|record| (own, record)));
         let connection = connection.clone();
-        line.exchange(Kind::Semaphore, half, move |stub, record, _| {
+        line.exchange(Kind::Semaphore, half, move |own, record, _| {
             let remote = RegisteredMemory::deserialize(&context, record)?;
-            Ok(Semaphore::new(connection, stub, remote))
+            Ok(Semaphore::new(connection, own, remote))
         })
     }
 

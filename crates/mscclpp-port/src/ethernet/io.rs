@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::arrival::Wait;
 use crate::error::Error;
-use crate::ethernet::arrival::Wait;
 use crate::ethernet::patience::Patience;
 use crate::ethernet::receiver::{Inbound, Received, Receiver};
 use crate::ethernet::sender::Pumped;

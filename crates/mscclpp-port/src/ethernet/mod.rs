@@ -20,8 +20,6 @@
 //! - Ending a registration, a buffer or a connection waits for no peer, except for a bounded
 //!   goodbye.
 
-mod arrival;
-mod event;
 mod frame;
 mod io;
 mod patience;
@@ -39,19 +37,20 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-pub(crate) use arrival::Arrival;
-
+use crate::arrival::Arrival;
 use crate::context::ContextId;
 use crate::error::{Error, Result};
-use crate::ethernet::event::Event;
 use crate::ethernet::frame::Frame;
 use crate::ethernet::sender::{Post, PostError, Pumped, Sender};
 use crate::ethernet::socket::Socket;
 use crate::ethernet::wire::PumpError;
+use crate::event::Event;
 use crate::memory::{RegisteredMemory, RegistrationTable, Target};
 use crate::status::StickyStatus;
 use crate::transport::{Progress, Transport};
 
+/// What the stream of a connection over TCP is made for.
+pub(crate) const PURPOSE: &str = "mscclpp-port ethernet connection";
 /// Posts that may wait when the endpoint does not say.
 const DEFAULT_QUEUE: usize = 1024;
 /// How long the end of a connection waits for queued posts to leave, and for the peer to see it.

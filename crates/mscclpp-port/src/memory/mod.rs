@@ -1,19 +1,26 @@
 // SPDX-License-Identifier: MIT
 //! Memory that connections can reach: local registrations and what peers sent of theirs.
 
+mod options;
 mod record;
+mod signal;
 mod table;
 
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-pub(crate) use record::MemoryRecord;
+use mscclpp_device::abi::QueueMemory;
+
+pub use options::MemoryOptions;
+pub(crate) use record::{HcaKey, MemoryRecord};
+pub(crate) use signal::SignalMemory;
 pub use table::Access;
 pub(crate) use table::{Region, RegionGuard, RegistrationTable, random_u64};
 
 use crate::context::{Context, ContextId};
 use crate::error::{Error, check_range};
+use crate::gpu_queue::{Ends, HcaRegistration};
 use crate::transport::{TransportFlags, TransportKind};
 
 /// A range of bytes that connections may name: in this process, or a peer's.
@@ -54,6 +61,8 @@ pub(crate) struct Registration {
     pub(crate) transports: TransportFlags,
     pub(crate) region: Arc<Region>,
     pub(crate) table: Arc<RegistrationTable>,
+    /// Its keys on HCAs.
+    pub(crate) hcas: Vec<(TransportKind, Box<dyn HcaRegistration>)>,
 }
 
 impl Drop for Registration {
@@ -69,6 +78,9 @@ pub(crate) struct RemoteRegistration {
     pub(crate) transports: TransportFlags,
     /// Address of the registration's first byte, modulo 8.
     pub(crate) misalignment: u8,
+    /// Where HCAs find the registration's first byte, and by which keys.
+    pub(crate) address: u64,
+    pub(crate) keys: Vec<HcaKey>,
 }
 
 /// Whose memory it is.
@@ -186,8 +198,9 @@ impl RegisteredMemory {
     }
 
     /// The record to send to a peer, who turns it into a memory with
-    /// [`deserialize`](Self::deserialize). It holds a key, no address. The peer can use it as long
-    /// as a clone of this memory lives here.
+    /// [`deserialize`](Self::deserialize). It holds a key, and for each HCA that the memory is
+    /// registered with a key of that and the address. The peer can use it as long as a clone of
+    /// this memory lives here.
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] for the placeholder.
@@ -200,6 +213,8 @@ impl RegisteredMemory {
             owner: view.backing.owner(),
             transports: view.backing.transports(),
             misalignment: view.backing.misalignment(),
+            address: view.backing.address(),
+            keys: view.backing.keys(),
         }
         .encode()
     }
@@ -218,6 +233,8 @@ impl RegisteredMemory {
                 owner: record.owner,
                 transports: record.transports,
                 misalignment: record.misalignment,
+                address: record.address,
+                keys: record.keys,
             };
             return Ok(Self::remote(remote, record.offset, record.size));
         }
@@ -315,6 +332,37 @@ impl RegisteredMemory {
         Ok((Arc::clone(&registration.region), view.offset + offset))
     }
 
+    /// This memory as kernels name it that post on a queue between `ends`: as own memory, as the
+    /// peer's, or as both if the queue leads back here by the same HCA. Zero if the queue cannot
+    /// reach it.
+    pub(crate) fn on_queue(&self, ends: &Ends) -> QueueMemory {
+        let (own, theirs) = (self.as_own(ends), self.as_peers(ends));
+        if own.size == 0 {
+            return theirs;
+        }
+        let same = (own.address, own.key) == (theirs.address, theirs.key);
+        QueueMemory {
+            access: own.access | if same { theirs.access } else { 0 },
+            ..own
+        }
+    }
+
+    /// This memory as the source of puts on a queue between `ends`; zero if it cannot be.
+    pub(crate) fn as_own(&self, ends: &Ends) -> QueueMemory {
+        let local = (self.view.as_ref()).filter(|view| matches!(view.backing, Backing::Local(_)));
+        local.map_or(QueueMemory::NONE, |view| {
+            view.on_hca(ends.local, QueueMemory::LOCAL)
+        })
+    }
+
+    /// This memory as the destination of puts on a queue between `ends`; zero if it cannot be.
+    pub(crate) fn as_peers(&self, ends: &Ends) -> QueueMemory {
+        let theirs = (self.view.as_ref()).filter(|view| view.backing.owner().context == ends.peer);
+        theirs.map_or(QueueMemory::NONE, |view| {
+            view.on_hca(ends.remote, QueueMemory::REMOTE)
+        })
+    }
+
     fn view(&self, operation: &'static str) -> Result<&View, Error> {
         self.view.as_ref().ok_or_else(|| Error::InvalidUsage {
             operation,
@@ -323,7 +371,50 @@ impl RegisteredMemory {
     }
 }
 
+impl View {
+    /// The range with its key on the HCA of a transport; zero if it has none.
+    fn on_hca(&self, transport: TransportKind, access: u32) -> QueueMemory {
+        let key = match &self.backing {
+            Backing::Local(registration) => (registration.hcas.iter())
+                .find(|(kind, _)| *kind == transport)
+                .map(|(_, registration)| registration.key()),
+            Backing::Remote(registration) => (registration.keys.iter())
+                .find(|key| key.transport == transport)
+                .map(|key| key.key),
+        };
+        key.map_or(QueueMemory::NONE, |key| QueueMemory {
+            address: self.backing.address() + self.offset,
+            size: self.size,
+            key: key.to_be(),
+            access,
+        })
+    }
+}
+
 impl Backing {
+    /// Where HCAs find the registration's first byte; 0 without.
+    fn address(&self) -> u64 {
+        match self {
+            Self::Local(registration) if registration.hcas.is_empty() => 0,
+            Self::Local(registration) => {
+                registration.region.base().as_ptr().expose_provenance() as u64
+            }
+            Self::Remote(registration) => registration.address,
+        }
+    }
+
+    fn keys(&self) -> Vec<HcaKey> {
+        match self {
+            Self::Local(registration) => (registration.hcas.iter())
+                .map(|(transport, registration)| HcaKey {
+                    transport: *transport,
+                    key: registration.key(),
+                })
+                .collect(),
+            Self::Remote(registration) => registration.keys.clone(),
+        }
+    }
+
     fn key(&self) -> u64 {
         match self {
             Self::Local(registration) => registration.key,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-//! The wire form of a registration: no address, only a key and what a sender must know to check.
+//! The wire form of a registration: its key and what a sender must know to check; for HCAs, which take
+//! addresses, the address and a key of each.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +8,7 @@ use crate::context::ContextId;
 use crate::error::Error;
 use crate::memory::Owner;
 use crate::message;
-use crate::transport::TransportFlags;
+use crate::transport::{TransportFlags, TransportKind};
 
 /// More than any record takes; checked before decoding.
 const MAX_RECORD: usize = 256;
@@ -23,6 +24,17 @@ pub(crate) struct MemoryRecord {
     pub(crate) transports: TransportFlags,
     /// Address of the registration's first byte, modulo 8.
     pub(crate) misalignment: u8,
+    /// Address of the registration's first byte for HCAs; 0 if it has no keys of those.
+    pub(crate) address: u64,
+    /// One for each HCA, in the order of their numbers.
+    pub(crate) keys: Vec<HcaKey>,
+}
+
+/// The key of a registration on one of its owner's HCAs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HcaKey {
+    pub(crate) transport: TransportKind,
+    pub(crate) key: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -34,6 +46,8 @@ struct Wire {
     rank: Option<u32>,
     transports: TransportFlags,
     misalignment: u8,
+    address: u64,
+    keys: Vec<HcaKey>,
 }
 
 impl MemoryRecord {
@@ -46,12 +60,14 @@ impl MemoryRecord {
             rank: self.owner.rank.and_then(|rank| u32::try_from(rank).ok()),
             transports: self.transports,
             misalignment: self.misalignment,
+            address: self.address,
+            keys: self.keys.clone(),
         };
         message::encode("memory", &wire)
     }
 
-    /// Decodes and checks: a range that is empty or passes the end of the address space, or a
-    /// misalignment above 7, is refused.
+    /// Decodes and checks: a range that is empty or passes the end of the address space, a
+    /// misalignment above 7, or keys that are not those of its transports, are refused.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let wire: Wire = message::decode("memory", bytes, MAX_RECORD)?;
         let fail = |detail: &str| {
@@ -66,6 +82,17 @@ impl MemoryRecord {
         if wire.misalignment > 7 {
             return fail("its alignment is impossible");
         }
+        let ascending = wire.keys.is_sorted_by(|a, b| a.transport < b.transport);
+        let known = (wire.keys.iter())
+            .all(|key| key.transport.is_ib() && wire.transports.has(key.transport));
+        let all = (wire.transports & TransportFlags::ALL_IB).count() as usize == wire.keys.len();
+        if !ascending || !known || !all {
+            return fail("its keys are not those of its transports");
+        }
+        let end = wire.address.checked_add(wire.offset + wire.size);
+        if end.is_none() || (wire.keys.is_empty() && wire.address != 0) {
+            return fail("its address is impossible");
+        }
         Ok(Self {
             key: wire.key,
             offset: wire.offset,
@@ -76,6 +103,8 @@ impl MemoryRecord {
             },
             transports: wire.transports,
             misalignment: wire.misalignment,
+            address: wire.address,
+            keys: wire.keys,
         })
     }
 }
@@ -93,21 +122,34 @@ mod tests {
             1u64..,
             owner,
             0u16..1 << 11,
-            0u8..8,
+            (0u8..8, any::<u64>(), any::<[u32; 8]>()),
         )
-            .prop_map(
-                |(key, offset, size, (context, rank), transports, misalignment)| MemoryRecord {
+            .prop_map(|(key, offset, size, (context, rank), transports, hca)| {
+                let (misalignment, address, keys) = hca;
+                let transports: TransportFlags = transports.try_into().unwrap();
+                let keys: Vec<HcaKey> = (TransportKind::ALL.into_iter())
+                    .filter(|kind| kind.is_ib())
+                    .zip(keys)
+                    .filter(|(kind, _)| transports.has(*kind))
+                    .map(|(transport, key)| HcaKey { transport, key })
+                    .collect();
+                let offset = u64::from(offset);
+                let size = size.min(u64::MAX - offset);
+                let address = if keys.is_empty() { 0 } else { address };
+                MemoryRecord {
                     key,
-                    offset: u64::from(offset),
-                    size: size.min(u64::MAX - u64::from(offset)),
+                    offset,
+                    size,
                     owner: Owner {
                         context: ContextId::from_bytes(context),
                         rank: rank.map(|rank| rank as usize),
                     },
-                    transports: transports.try_into().unwrap(),
+                    transports,
                     misalignment,
-                },
-            )
+                    address: address.min(u64::MAX - offset - size),
+                    keys,
+                }
+            })
     }
 
     proptest! {
@@ -123,6 +165,38 @@ mod tests {
             let bytes = record.encode().unwrap();
             let cut = bytes.len().saturating_sub(cut);
             prop_assert!(MemoryRecord::decode(&bytes[..cut]).is_err());
+        }
+    }
+
+    #[test]
+    fn gpunetio_keys_that_do_not_fit_the_transports_are_refused() {
+        let good = MemoryRecord {
+            key: 1,
+            offset: 8,
+            size: 8,
+            owner: Owner {
+                context: ContextId::from_bytes([1; 16]),
+                rank: None,
+            },
+            transports: TransportKind::Ethernet | TransportKind::IB1,
+            misalignment: 0,
+            address: 4096,
+            keys: vec![HcaKey {
+                transport: TransportKind::IB1,
+                key: 7,
+            }],
+        };
+        let decodes = |record: &MemoryRecord| MemoryRecord::decode(&record.encode().unwrap());
+        assert_eq!(decodes(&good).unwrap(), good);
+        let mut bad = vec![good.clone(); 6];
+        bad[0].keys.clear();
+        bad[1].keys.push(good.keys[0]);
+        bad[2].keys[0].transport = TransportKind::IB2;
+        bad[3].keys[0].transport = TransportKind::Ethernet;
+        bad[4].address = u64::MAX - 15;
+        bad[5].transports = TransportKind::Ethernet.into();
+        for bad in bad {
+            assert!(decodes(&bad).is_err(), "{bad:?}");
         }
     }
 

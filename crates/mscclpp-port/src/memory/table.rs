@@ -20,6 +20,8 @@ pub struct Access {
     pub remote_write: bool,
     /// Peers may signal and accumulate.
     pub remote_atomic: bool,
+    /// Peers may read: `get`, which only kernels that post themselves have.
+    pub remote_read: bool,
 }
 
 impl Access {
@@ -27,11 +29,13 @@ impl Access {
     pub const FULL: Self = Self {
         remote_write: true,
         remote_atomic: true,
+        remote_read: true,
     };
     /// Peers may do nothing: a source of writes only.
     pub const LOCAL: Self = Self {
         remote_write: false,
         remote_atomic: false,
+        remote_read: false,
     };
 }
 

@@ -20,7 +20,7 @@ use crate::port_channel::{BasePortChannel, PortChannel};
 use crate::proxy::Proxy;
 use crate::semaphore::{Host2DeviceSemaphore, Semaphore};
 use handler::Handler;
-pub(crate) use shared::{Entry, Tables};
+pub(crate) use shared::{Entry, Lane, Tables};
 
 /// Declares a table index that triggers carry.
 macro_rules! table_id {
@@ -143,7 +143,9 @@ impl ProxyService {
     }
 
     /// Adds a memory, as a source or as a destination of puts. An empty placeholder is legal and
-    /// takes an id; a trigger that uses it ends its connection.
+    /// takes an id; a trigger that uses it ends its connection. To kernels that post themselves, an
+    /// id means nothing on connections that cannot reach its memory; using it there is
+    /// [`Status::InvalidArgument`].
     ///
     /// Triggers have 32 bits for offsets and sizes, so of a larger memory they reach the first
     /// 4 GiB. Add [sub-ranges](RegisteredMemory::sub_range) to reach the rest: each gets an id of
@@ -152,7 +154,7 @@ impl ProxyService {
     /// # Errors
     /// [`Error::TooMany`] beyond 512 memories.
     pub fn add_memory(&self, memory: RegisteredMemory) -> Result<MemoryId> {
-        self.shared.tables.memories.push(memory).map(MemoryId)
+        self.shared.tables.add_memory(memory).map(MemoryId)
     }
 
     /// The id that the next added memory will get, if there is room for `count` more.
@@ -178,20 +180,22 @@ impl ProxyService {
         Ok(Arc::clone(&entry.semaphore))
     }
 
-    /// A channel over the connection of a semaphore; its calls name memory ids.
+    /// A channel over the connection of a semaphore; its calls name memory ids. Where kernels post
+    /// themselves, it waits until the connection is made, and needs no proxy.
     ///
     /// # Errors
-    /// [`Error::UnknownSemaphore`].
+    /// Those of [`BasePortChannel::new`].
     pub fn base_port_channel(&self, semaphore: SemaphoreId) -> Result<BasePortChannel> {
         let used = self.semaphore(semaphore)?;
         BasePortChannel::new(self, semaphore, used)
     }
 
     /// A channel over the connection of a semaphore, bound to a destination (the peer's memory) and
-    /// a source (memory of this process).
+    /// a source (memory of this process). Where kernels post themselves, it waits until the
+    /// connection is made, and needs no proxy.
     ///
     /// # Errors
-    /// [`Error::UnknownSemaphore`], [`Error::UnknownMemory`].
+    /// Those of [`PortChannel::new`].
     pub fn port_channel(
         &self,
         semaphore: SemaphoreId,

@@ -9,6 +9,7 @@ use mscclpp_device::abi::{MAX_MEMORIES, MAX_SEMAPHORES};
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::flush::FlushWord;
+use crate::gpu_queue::MemoryTable;
 use crate::memory::RegisteredMemory;
 use crate::semaphore::Host2DeviceSemaphore;
 use crate::table::Table;
@@ -22,6 +23,8 @@ pub(crate) struct Lane {
     pub(super) index: usize,
     pub(crate) connection: Connection,
     pub(crate) flush: Arc<FlushWord>,
+    /// What memory ids mean to kernels that post on the connection themselves.
+    pub(crate) memories: Option<MemoryTable>,
 }
 
 impl Lane {
@@ -63,23 +66,46 @@ impl Tables {
     }
 
     pub(super) fn add_semaphore(&self, semaphore: Arc<Host2DeviceSemaphore>) -> Result<u32> {
-        let lane = self.lane(semaphore.connection());
+        let lane = self.lane(semaphore.connection())?;
         self.semaphores.push(Entry { semaphore, lane })
     }
 
     /// The lane of a connection, made when it is first seen.
-    fn lane(&self, connection: &Connection) -> Arc<Lane> {
+    fn lane(&self, connection: &Connection) -> Result<Arc<Lane>> {
         let mut lanes = lock(&self.lanes);
         if let Some(lane) = lanes.iter().find(|lane| lane.is_of(connection)) {
-            return Arc::clone(lane);
+            return Ok(Arc::clone(lane));
+        }
+        let queue = connection.link().queue();
+        let memories = queue
+            .map(|queue| MemoryTable::new(queue.ends, connection.local_device()))
+            .transpose()?;
+        if let Some(table) = &memories {
+            // Whoever adds one meanwhile enters it afterwards.
+            for id in 0..self.memories.len() {
+                table.set(id, self.memory(id)?)?;
+            }
         }
         let lane = Arc::new(Lane {
             index: lanes.len(),
             connection: connection.clone(),
             flush: FlushWord::new(),
+            memories,
         });
         lanes.push(Arc::clone(&lane));
-        lane
+        Ok(lane)
+    }
+
+    /// Adds a memory, also for the kernels that post themselves.
+    pub(super) fn add_memory(&self, memory: RegisteredMemory) -> Result<u32> {
+        let id = self.memories.push(memory.clone())?;
+        for table in lock(&self.lanes)
+            .iter()
+            .filter_map(|lane| lane.memories.as_ref())
+        {
+            table.set(id, &memory)?;
+        }
+        Ok(id)
     }
 
     pub(crate) fn memory(&self, id: u32) -> Result<&RegisteredMemory> {

@@ -14,10 +14,10 @@ use crate::connection::Connection;
 use crate::context::Context;
 use crate::device::Device;
 use crate::error::{Error, Result, check_range};
-use crate::memory::RegisteredMemory;
-use crate::semaphore::{Host2DeviceSemaphore, Semaphore, SemaphoreStub};
+use crate::memory::{RegisteredMemory, SignalMemory};
+use crate::semaphore::{Host2DeviceSemaphore, Semaphore};
 use crate::status::StickyStatus;
-use crate::transport::{Progress, Transport};
+use crate::transport::{Progress, Transport, TransportKind};
 
 pub(crate) use local::Local;
 
@@ -199,7 +199,7 @@ impl Transport for Fake {
 /// A semaphore over a connection, whose peer's token is in this process too.
 pub(crate) fn semaphore(connection: &Connection) -> Semaphore {
     let context = Context::for_tests();
-    let stub = SemaphoreStub::new(&context, Device::cpu()).unwrap();
+    let stub = SignalMemory::new(&context, Device::cpu(), TransportKind::Ethernet).unwrap();
     let remote = memory(8);
     Semaphore::new(connection.clone(), stub, remote)
 }

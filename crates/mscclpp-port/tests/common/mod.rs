@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use mscclpp_bootstrap::{Deadline, JobKey};
 use mscclpp_port::{
     Access, Buffer, Connection, Context, ContextConfig, Device, EndpointConfig, Error,
-    RegisteredMemory, TransportKind,
+    MemoryOptions, RegisteredMemory, TransportKind,
 };
 
 pub(crate) const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -59,7 +59,11 @@ impl Memory {
 
     pub(crate) fn with(context: &Context, bytes: u64, access: Access) -> Self {
         let buffer = Buffer::new(Device::cpu(), bytes).unwrap();
-        let local = context.register_memory_with(&buffer, .., access).unwrap();
+        let options = MemoryOptions {
+            access,
+            ..MemoryOptions::default()
+        };
+        let local = context.register_memory_with(&buffer, .., options).unwrap();
         Self { buffer, local }
     }
 

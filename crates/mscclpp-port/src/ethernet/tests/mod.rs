@@ -18,7 +18,7 @@ use crate::buffer::Buffer;
 use crate::context::Context;
 use crate::device::Device;
 use crate::error::Error;
-use crate::memory::{Access, RegisteredMemory};
+use crate::memory::{Access, MemoryOptions, RegisteredMemory};
 use crate::refusal::{Operation, Refusal, Refused};
 use crate::status::StickyStatus;
 use crate::testing::eventually;

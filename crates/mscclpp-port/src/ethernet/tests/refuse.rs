@@ -8,8 +8,12 @@ use super::*;
 /// Sends bytes that must be refused, with more behind them that must not be executed.
 fn refused(access: Access, make: impl Fn(u64) -> Vec<u8>) -> Refused {
     let mut fixture = Fixture::new();
+    let options = MemoryOptions {
+        access,
+        ..MemoryOptions::default()
+    };
     let closed = (fixture.context)
-        .register_memory_with(&fixture.buffer, SIZE..2 * SIZE, access)
+        .register_memory_with(&fixture.buffer, SIZE..2 * SIZE, options)
         .unwrap();
     let key = closed
         .target("test", fixture.context.id(), 0, 0)

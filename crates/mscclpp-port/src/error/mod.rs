@@ -1,55 +1,26 @@
 // SPDX-License-Identifier: MIT
 //! Errors of channels, and the broad classes of them that MSCCL++ names.
 
-use std::fmt;
+mod code;
+mod describe;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mlx5_queue::Syndrome;
 use mscclpp_bootstrap::BootstrapError;
-use mscclpp_device::abi::{Status, Transfer, Trigger, TriggerError};
+use mscclpp_device::abi::{Status, Trigger, TriggerError};
+
+pub use code::ErrorCode;
 
 use crate::device::Device;
 use crate::refusal::Refused;
-
 use crate::transport::TransportKind;
+use describe::{Described, Hint, RankName};
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// Broad class of an [`Error`]; names and numbers as in MSCCL++.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum ErrorCode {
-    /// The operating system or the hardware failed.
-    SystemError = 0,
-    /// This library broke one of its own rules.
-    InternalError = 1,
-    /// The peer failed, or sent what nobody can use.
-    RemoteError = 2,
-    /// The caller asked for what cannot be.
-    InvalidUsage = 3,
-    /// A deadline passed.
-    Timeout = 4,
-    /// The work was given up: the proxy was stopped.
-    Aborted = 5,
-    /// A kernel executor failed.
-    ExecutorError = 6,
-}
-
-impl fmt::Display for ErrorCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ErrorCode::SystemError => "SystemError",
-            ErrorCode::InternalError => "InternalError",
-            ErrorCode::RemoteError => "RemoteError",
-            ErrorCode::InvalidUsage => "InvalidUsage",
-            ErrorCode::Timeout => "Timeout",
-            ErrorCode::Aborted => "Aborted",
-            ErrorCode::ExecutorError => "ExecutorError",
-        })
-    }
-}
 
 /// Everything that can go wrong with a channel.
 ///
@@ -199,6 +170,103 @@ pub enum Error {
     SourceGone {
         /// The rank behind the connection, when known.
         rank: Option<usize>,
+    },
+
+    /// The two ends of a connection over HCAs do not fit together. Both ends get this error.
+    #[error("the two endpoints cannot be connected: {reason}")]
+    IncompatibleEndpoints {
+        /// What does not fit.
+        reason: String,
+    },
+
+    /// A transport stands for no HCA that this build can use.
+    #[error("{transport} cannot be used: {detail}")]
+    HcaUnavailable {
+        /// The transport.
+        transport: TransportKind,
+        /// Why, and what there is.
+        detail: String,
+    },
+
+    /// An HCA refused an operation.
+    #[error("HCA {hca}: cannot {operation}: {source}")]
+    Hca {
+        /// Name of the HCA.
+        hca: String,
+        /// What was asked for.
+        operation: &'static str,
+        /// Its error.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// A work request that a kernel posted has failed, and with it the queue. Ends the connection.
+    #[error(
+        "request {index} ({operation}) on queue {queue:#x} to rank {} failed: {syndrome}{}",
+        RankName(*rank), Hint(*syndrome)
+    )]
+    QueueFailed {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// Number of the queue pair.
+        queue: u32,
+        /// The request's place in the queue, counted from 0.
+        index: u64,
+        /// What kernels call such a request; "unknown" if the HCA did not say.
+        operation: &'static str,
+        /// Why it failed.
+        syndrome: Syndrome,
+        /// The HCA's own code beside it: a number for its vendor.
+        vendor: u8,
+    },
+
+    /// The queue refused a request of the peer's kernels. Ends the connection.
+    #[error(
+        "queue {queue:#x} refused a request of rank {}: memory that is not registered (any more), \
+         out of its bounds, or not open to it",
+        RankName(*rank)
+    )]
+    QueueRefused {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// Number of the queue pair.
+        queue: u32,
+    },
+
+    /// Two threads of a kernel posted at once to an exclusive queue. Ends the connection.
+    #[error(
+        "two threads posted at once to queue {queue:#x} to rank {}, which is exclusive: order them, \
+         or use QueueForm::Shared",
+        RankName(*rank)
+    )]
+    QueueNotExclusive {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// Number of the queue pair.
+        queue: u32,
+    },
+
+    /// A new queue came up and executes nothing.
+    #[error(
+        "queue {queue:#x} to rank {} came up without error and never executes: its first request \
+         was not done within {waited:?}",
+        RankName(*rank)
+    )]
+    QueueNotExecuting {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// Number of the queue pair.
+        queue: u32,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+
+    /// The other end of a connection over HCAs has failed. Ends this end, too.
+    #[error("the end of rank {} has failed: {reason}", RankName(*rank))]
+    PeerFailed {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// Its error.
+        reason: String,
     },
 
     /// A FIFO cannot have this many slots.
@@ -356,10 +424,17 @@ impl Error {
             | Error::Misaligned { .. }
             | Error::Unsupported { .. }
             | Error::IncompatibleTransports { .. }
+            | Error::IncompatibleEndpoints { .. }
+            | Error::HcaUnavailable { .. }
+            | Error::QueueNotExclusive { .. }
             | Error::SourceGone { .. } => ErrorCode::InvalidUsage,
-            Error::Record { .. } | Error::Refused { .. } | Error::RefusedPeer { .. } => {
-                ErrorCode::RemoteError
-            }
+            Error::Hca { .. } | Error::QueueNotExecuting { .. } => ErrorCode::SystemError,
+            Error::Record { .. }
+            | Error::Refused { .. }
+            | Error::RefusedPeer { .. }
+            | Error::QueueFailed { .. }
+            | Error::QueueRefused { .. }
+            | Error::PeerFailed { .. } => ErrorCode::RemoteError,
             Error::FifoSize { .. }
             | Error::FifoBroken { .. }
             | Error::ProxyRunning
@@ -429,6 +504,19 @@ impl Error {
         }
     }
 
+    /// An [`Error::Hca`] of an operation.
+    pub(crate) fn hca(
+        hca: impl Into<String>,
+        operation: &'static str,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        Error::Hca {
+            hca: hca.into(),
+            operation,
+            source: Arc::new(source),
+        }
+    }
+
     /// An [`Error::Io`] of an operation.
     pub(crate) fn io(operation: impl Into<String>, source: io::Error) -> Self {
         Error::Io {
@@ -457,48 +545,6 @@ fn bootstrap_code(error: &BootstrapError) -> ErrorCode {
         error if error.gone_rank().is_some() => ErrorCode::RemoteError,
         BootstrapError::Io { .. } => ErrorCode::SystemError,
         _ => ErrorCode::InvalidUsage,
-    }
-}
-
-/// A trigger in a message: the operation, and the ids and offsets that it names.
-struct Described<'a>(&'a Trigger);
-
-impl fmt::Display for Described<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, transfer) = match self.0 {
-            Trigger::Put { transfer, .. } => ("put", transfer),
-            Trigger::PutWithSignal { transfer, .. } => ("putWithSignal", transfer),
-            Trigger::PutWithSignalAndFlush { transfer, .. } => ("putWithSignalAndFlush", transfer),
-            Trigger::Signal { .. } => return f.write_str("signal"),
-            Trigger::Flush { .. } => return f.write_str("flush"),
-            Trigger::Accumulate {
-                dst, dst_offset, ..
-            } => return write!(f, "accumulate to memory {dst} at offset {dst_offset}"),
-        };
-        let Transfer {
-            dst,
-            dst_offset,
-            src,
-            src_offset,
-            size,
-        } = transfer;
-        write!(
-            f,
-            "{name} of {size} bytes from memory {src} at offset {src_offset} to memory {dst} at \
-             offset {dst_offset}"
-        )
-    }
-}
-
-/// A rank in a message, or that nobody knows it.
-struct RankName(Option<usize>);
-
-impl fmt::Display for RankName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(rank) => write!(f, "{rank}"),
-            None => f.write_str("unknown"),
-        }
     }
 }
 

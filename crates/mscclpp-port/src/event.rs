@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// An event: readable from a ring until it is cleared.
-pub(super) struct Event {
+pub(crate) struct Event {
     fd: OwnedFd,
     /// Somebody may be parked; without, a ring costs no system call.
     armed: AtomicBool,
@@ -17,7 +17,7 @@ pub(super) struct Event {
 }
 
 impl Event {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self {
             fd,
@@ -28,18 +28,18 @@ impl Event {
 
     /// Says that the caller is about to park. What it waits for must be looked at once more between
     /// this and the park.
-    pub(super) fn arm(&self) {
+    pub(crate) fn arm(&self) {
         self.armed.store(true, SeqCst);
     }
 
     /// Wakes whoever armed the event.
-    pub(super) fn ring_if_armed(&self) {
+    pub(crate) fn ring_if_armed(&self) {
         if self.armed.swap(false, SeqCst) {
             self.ring();
         }
     }
 
-    pub(super) fn ring(&self) {
+    pub(crate) fn ring(&self) {
         // A full counter is readable too; nothing else can fail.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         // After the write: a clear in between leaves the descriptor readable for one wake too many
@@ -48,7 +48,7 @@ impl Event {
     }
 
     /// Makes the descriptor unreadable; cheap when it was not rung.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         if self.rung.swap(false, SeqCst) {
             let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
         }

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mscclpp_bootstrap::link::{self, LinkId, LinkKey};
+use mscclpp_bootstrap::link::{self, Acceptor, LinkId, LinkKey};
 use mscclpp_bootstrap::{BootstrapError, Deadline, JobKey};
 
 use crate::endpoint::{Endpoint, EndpointRecord};
@@ -19,23 +19,25 @@ const DIAL: Duration = Duration::from_millis(500);
 type GivenUp<'a> = &'a dyn Fn() -> bool;
 
 /// Waits for the stream.
-pub(super) type Wait = Box<dyn FnOnce(GivenUp<'_>) -> Result<TcpStream> + Send>;
+pub(crate) type Wait = Box<dyn FnOnce(GivenUp<'_>) -> Result<TcpStream> + Send>;
 
 /// A stream to come.
 pub(crate) struct Arrival {
     /// Waits for it; runs on the connection's I/O thread.
-    pub(super) wait: Wait,
+    pub(crate) wait: Wait,
     /// Ends the wait; may be called from any thread, at any time.
-    pub(super) cancel: Box<dyn Fn() + Send + Sync>,
+    pub(crate) cancel: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Arrival {
     /// The stream between two endpoints. The one with the smaller nonce accepts, at the port of its
-    /// context, under its nonce as the id and a key that depends on the job's key and both nonces.
+    /// context, under its nonce as the id and a key that depends on the job's key, the purpose and
+    /// both nonces.
     pub(crate) fn of(
         local: &Endpoint,
         remote: &EndpointRecord,
         job_key: Option<&JobKey>,
+        purpose: &str,
         deadline: Deadline,
     ) -> Result<Self> {
         if local.nonce == remote.nonce {
@@ -52,25 +54,45 @@ impl Arrival {
         };
         let id = LinkId::from_bytes(first);
         let context = [first, second].concat();
-        let key = LinkKey::derive(job_key, "mscclpp-port ethernet connection", &context);
-        let (rank, address) = (remote.rank(), remote.address);
-        if accepts {
-            let acceptor = Arc::clone(&local.acceptor);
-            let expected = acceptor.expect(id, key.clone());
-            Ok(Self {
-                wait: Box::new(move |_| {
-                    let operation =
-                        || format!("waiting for the connection of the endpoint at {address}");
-                    (expected.accept(deadline)).map_err(|error| failed(operation(), rank, error))
-                }),
-                // An expectation of the same id takes the place of the first and ends it.
-                cancel: Box::new(move || drop(acceptor.expect(id, key.clone()))),
-            })
+        let key = LinkKey::derive(job_key, purpose, &context);
+        let peer = (remote.rank(), remote.address);
+        Ok(if accepts {
+            Self::accepting(Arc::clone(&local.acceptor), id, key, peer, deadline)
         } else {
-            Ok(Self {
-                wait: Box::new(move |given_up| dial(address, id, &key, deadline, rank, given_up)),
-                cancel: Box::new(|| {}),
-            })
+            Self::dialling(id, key, peer, deadline)
+        })
+    }
+
+    /// The stream that the peer makes to this end's port.
+    pub(crate) fn accepting(
+        acceptor: Arc<Acceptor>,
+        id: LinkId,
+        key: LinkKey,
+        (rank, address): (Option<usize>, SocketAddr),
+        deadline: Deadline,
+    ) -> Self {
+        let expected = acceptor.expect(id, key.clone());
+        Self {
+            wait: Box::new(move |_| {
+                let operation =
+                    || format!("waiting for the connection of the endpoint at {address}");
+                (expected.accept(deadline)).map_err(|error| failed(operation(), rank, error))
+            }),
+            // An expectation of the same id takes the place of the first and ends it.
+            cancel: Box::new(move || drop(acceptor.expect(id, key.clone()))),
+        }
+    }
+
+    /// The stream that this end makes to the peer's port.
+    pub(crate) fn dialling(
+        id: LinkId,
+        key: LinkKey,
+        (rank, address): (Option<usize>, SocketAddr),
+        deadline: Deadline,
+    ) -> Self {
+        Self {
+            wait: Box::new(move |given_up| dial(address, id, &key, deadline, rank, given_up)),
+            cancel: Box::new(|| {}),
         }
     }
 }

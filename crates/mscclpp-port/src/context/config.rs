@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+//! How a context is made.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use mscclpp_bootstrap::{Bootstrap, JobKey};
+
+use crate::env::env;
+use crate::gpu_queue::Hca;
+
+/// How a [`Context`] is made.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ContextConfig {
+    /// The address that peers connect to; not the unspecified one.
+    pub ip: IpAddr,
+    /// The rank that errors and records name.
+    pub rank: Option<usize>,
+    /// The key that peers prove to have. Without, whoever sees an endpoint's record can connect.
+    pub job_key: Option<JobKey>,
+    /// How long a peer may take and acknowledge nothing, although there is something to, before
+    /// its connection fails with [`Error::Stalled`]; also how long the network may be silent. 30 s
+    /// by default, or what `MSCCLPP_CONNECTION_TIMEOUT` says, in seconds.
+    pub stall_timeout: Duration,
+    /// The HCAs that `IB0`, `IB1`, ... stand for, in this order; by default those that
+    /// `MSCCLPP_HCA_DEVICES` names. Each is opened when it is first used.
+    pub hca_devices: Vec<Hca>,
+}
+
+impl ContextConfig {
+    /// The default at an address.
+    #[must_use]
+    pub fn new(ip: IpAddr) -> Self {
+        Self {
+            ip,
+            rank: None,
+            job_key: None,
+            stall_timeout: env().connection_timeout,
+            hca_devices: env().hca_devices.iter().map(Hca::named).collect(),
+        }
+    }
+
+    /// The default for a bootstrap's rank: at the bootstrap's address and with its job key. A
+    /// bootstrap that has no address gets the loopback address, which serves one machine.
+    #[must_use]
+    pub fn of_rank(bootstrap: &dyn Bootstrap) -> Self {
+        let ip = bootstrap.local_ip().unwrap_or_else(|| {
+            tracing::debug!("the bootstrap has no address: peers must be on this machine");
+            std::net::Ipv4Addr::LOCALHOST.into()
+        });
+        Self {
+            rank: Some(bootstrap.rank()),
+            job_key: bootstrap.job_key(),
+            ..Self::new(ip)
+        }
+    }
+}

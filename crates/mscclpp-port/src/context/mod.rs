@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT
+//! What a rank's connections and memories have in common.
+
+mod config;
+mod queues;
+mod registration;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mscclpp_bootstrap::link::Acceptor;
+use mscclpp_bootstrap::{Bootstrap, Deadline};
+use serde::{Deserialize, Serialize};
+
+pub use config::ContextConfig;
+
+use crate::arrival::Arrival;
+use crate::connection::Connection;
+use crate::endpoint::{Endpoint, EndpointConfig, EndpointRecord};
+use crate::error::{Error, Result};
+use crate::ethernet::{self, EthernetTransport, Settings};
+use crate::gpu_queue::{Hcas, Turns, Watcher};
+use crate::loopback::Loopback;
+use crate::memory::{RegistrationTable, random_u64};
+use crate::status::StickyStatus;
+use crate::transport::Transport;
+
+/// Names a context to its peers. Random.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct ContextId([u8; 16]);
+
+impl ContextId {
+    fn random() -> Result<Self> {
+        random_bytes().map(Self)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+}
+
+/// A rank's registrations, and the port at which its connections arrive.
+///
+/// Clones share it. All methods may be called from any thread. Connections and memories outlive it.
+#[derive(Clone)]
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    id: ContextId,
+    config: ContextConfig,
+    table: Arc<RegistrationTable>,
+    /// Made when the first endpoint needs it.
+    acceptor: Mutex<Option<Arc<Acceptor>>>,
+    hcas: Hcas,
+    /// Made when the first queue needs it.
+    watcher: Mutex<Option<Arc<Watcher>>>,
+    turns: Arc<Turns>,
+    /// Ends of control streams within this context, by both endpoints' nonces: the first end leaves
+    /// the other half for the second.
+    meetings: Mutex<HashMap<[u8; 16], UnixStream>>,
+}
+
+impl Context {
+    /// A context whose peers connect to `ip`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`] for the unspecified address; [`Error::Io`] without random numbers.
+    pub fn new(ip: IpAddr) -> Result<Self> {
+        Self::with_config(ContextConfig::new(ip))
+    }
+
+    /// A context as described.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`Error::InvalidUsage`] for a stall timeout under 1 ms.
+    pub fn with_config(config: ContextConfig) -> Result<Self> {
+        let invalid = |detail: &str| Error::InvalidUsage {
+            operation: "make a context",
+            detail: detail.into(),
+        };
+        if config.ip.is_unspecified() {
+            return Err(invalid("peers cannot connect to the unspecified address"));
+        }
+        if config.stall_timeout < Duration::from_millis(1) {
+            return Err(invalid("the stall timeout is under 1 ms"));
+        }
+        Ok(Self {
+            inner: Arc::new(Inner {
+                id: ContextId::random()?,
+                hcas: Hcas::new(&config.hca_devices),
+                config,
+                table: Arc::default(),
+                acceptor: Mutex::default(),
+                watcher: Mutex::default(),
+                turns: Arc::default(),
+                meetings: Mutex::default(),
+            }),
+        })
+    }
+
+    /// The context of a bootstrap's rank: see [`ContextConfig::of_rank`].
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn of_rank(bootstrap: &dyn Bootstrap) -> Result<Self> {
+        Self::with_config(ContextConfig::of_rank(bootstrap))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Self {
+        Self::new(std::net::Ipv4Addr::LOCALHOST.into()).unwrap()
+    }
+
+    pub(crate) fn id(&self) -> ContextId {
+        self.inner.id
+    }
+
+    pub(crate) fn table(&self) -> &RegistrationTable {
+        &self.inner.table
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn table_arc(&self) -> Arc<RegistrationTable> {
+        Arc::clone(&self.inner.table)
+    }
+
+    /// The rank, where the context has one.
+    #[must_use]
+    pub fn rank(&self) -> Option<usize> {
+        self.inner.config.rank
+    }
+
+    /// Makes one end of a connection.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a transport that this build lacks; [`Error::InvalidUsage`] for
+    /// none, for a queue of under 3, or for what the HCA cannot do; [`Error::DeviceUnavailable`];
+    /// [`Error::Bootstrap`] if no port can be opened; [`Error::HcaUnavailable`], and [`Error::Hca`]
+    /// if the HCA makes no queue.
+    pub fn create_endpoint(&self, config: EndpointConfig) -> Result<Endpoint> {
+        config.check()?;
+        let queue = (config.transport.is_ib())
+            .then(|| self.create_queue(&config))
+            .transpose()?;
+        Ok(Endpoint {
+            config,
+            context: self.clone(),
+            nonce: random_bytes()?,
+            acceptor: self.acceptor()?,
+            queue,
+        })
+    }
+
+    /// Connects an endpoint of this context to the one whose record the peer has sent. The peer
+    /// does the same with this one's.
+    ///
+    /// This does not wait for the peer: the connection is made in the background, until
+    /// `deadline`, and posts wait in its queue. So ranks may connect in any order. If it cannot be
+    /// made, [`Connection::status`] tells why, and what waits for it ends with that error;
+    /// [`Connection::wait_connected`] waits for the outcome.
+    ///
+    /// An endpoint may be connected to itself or to another of its context: the result reaches
+    /// this process's own memory.
+    ///
+    /// # Errors
+    /// [`Error::IncompatibleTransports`] and [`Error::IncompatibleEndpoints`], which the peer gets too;
+    /// [`Error::Record`]; [`Error::InvalidUsage`] for an endpoint of another context.
+    pub fn connect(
+        &self,
+        local: Endpoint,
+        remote: &[u8],
+        deadline: Deadline,
+    ) -> Result<Connection> {
+        if local.context.id() != self.id() {
+            return Err(Error::InvalidUsage {
+                operation: "connect",
+                detail: "the endpoint is of another context".into(),
+            });
+        }
+        let remote = EndpointRecord::decode(remote)?;
+        if !local.config.transport.reaches(remote.transport) {
+            return Err(Error::IncompatibleTransports {
+                local: local.config.transport,
+                remote: remote.transport,
+            });
+        }
+        let status = StickyStatus::new();
+        let rank = remote.rank();
+        let (config, remote_transport) = (local.config, remote.transport);
+        let link: Box<dyn Transport> = match (&remote.queue, remote.context == self.id()) {
+            (Some(queue), _) => {
+                Box::new(self.connect_queue(local, &remote, queue, &status, deadline)?)
+            }
+            (None, true) => {
+                let table = Arc::clone(&self.inner.table);
+                Box::new(Loopback::new(table, Arc::clone(&status), self.id(), rank))
+            }
+            (None, false) => {
+                let job_key = self.inner.config.job_key.as_ref();
+                let arrival = Arrival::of(&local, &remote, job_key, ethernet::PURPOSE, deadline)?;
+                let settings = Settings {
+                    table: Arc::clone(&self.inner.table),
+                    status: Arc::clone(&status),
+                    rank,
+                    peer: remote.context,
+                    queue: local.config.max_write_queue_size,
+                    stall_timeout: self.inner.config.stall_timeout,
+                };
+                Box::new(EthernetTransport::new(arrival, settings)?)
+            }
+        };
+        Ok(Connection::new(
+            link,
+            status,
+            rank,
+            config,
+            remote_transport,
+        ))
+    }
+
+    fn acceptor(&self) -> Result<Arc<Acceptor>> {
+        let mut acceptor = lock(&self.inner.acceptor);
+        if let Some(acceptor) = &*acceptor {
+            return Ok(Arc::clone(acceptor));
+        }
+        let made = Acceptor::bind(self.inner.config.ip).map_err(|source| Error::Bootstrap {
+            operation: "open a port for connections".into(),
+            source: Arc::new(source),
+        })?;
+        Ok(Arc::clone(acceptor.insert(Arc::new(made))))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn random_bytes() -> Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&random_u64()?.to_le_bytes());
+    bytes[8..].copy_from_slice(&random_u64()?.to_le_bytes());
+    Ok(bytes)
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("ip", &self.inner.config.ip)
+            .field("rank", &self.inner.config.rank)
+            .finish_non_exhaustive()
+    }
+}

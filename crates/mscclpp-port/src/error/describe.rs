@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+//! Parts of errors in their messages.
+
+use std::fmt;
+
+use mlx5_queue::Syndrome;
+use mscclpp_device::abi::{Transfer, Trigger};
+
+/// A trigger in a message: the operation, and the ids and offsets that it names.
+pub(super) struct Described<'a>(pub(super) &'a Trigger);
+
+impl fmt::Display for Described<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, transfer) = match self.0 {
+            Trigger::Put { transfer, .. } => ("put", transfer),
+            Trigger::PutWithSignal { transfer, .. } => ("putWithSignal", transfer),
+            Trigger::PutWithSignalAndFlush { transfer, .. } => ("putWithSignalAndFlush", transfer),
+            Trigger::Signal { .. } => return f.write_str("signal"),
+            Trigger::Flush { .. } => return f.write_str("flush"),
+            Trigger::Accumulate {
+                dst, dst_offset, ..
+            } => return write!(f, "accumulate to memory {dst} at offset {dst_offset}"),
+        };
+        let Transfer {
+            dst,
+            dst_offset,
+            src,
+            src_offset,
+            size,
+        } = transfer;
+        write!(
+            f,
+            "{name} of {size} bytes from memory {src} at offset {src_offset} to memory {dst} at \
+             offset {dst_offset}"
+        )
+    }
+}
+
+/// What is usually behind a syndrome.
+pub(super) struct Hint(pub(super) Syndrome);
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Syndrome::REMOTE_ACCESS => {
+                "; the peer does not allow it: it dropped the registration, or registered less"
+            }
+            Syndrome::REMOTE_INVALID_REQUEST => {
+                "; the peer's queue does not allow it: a misaligned word, or atomics that its HCA \
+                 lacks"
+            }
+            Syndrome::TRANSPORT_RETRY_EXCEEDED => {
+                "; nobody answers: the peer, its HCA or the path to it is gone"
+            }
+            Syndrome::LOCAL_PROTECTION => "; the memory here is not registered (any more)",
+            Syndrome::LOCAL_QP_OPERATION => "; the HCA does not understand it",
+            Syndrome::FLUSHED => "; the queue had failed or was stopped before",
+            _ => "",
+        })
+    }
+}
+
+/// A rank in a message, or that nobody knows it.
+pub(super) struct RankName(pub(super) Option<usize>);
+
+impl fmt::Display for RankName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(rank) => write!(f, "{rank}"),
+            None => f.write_str("unknown"),
+        }
+    }
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT
+//! The stream between the two ends of a connection whose data goes from queue to queue: by it they
+//! come up together, and each learns at once when the other fails, leaves or dies.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::lock;
+
+/// Kind and length.
+const HEADER: usize = 3;
+/// Longest body.
+const MAX_BODY: usize = 1024;
+
+/// What one end tells the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Message {
+    /// The two HCAs reach each other already.
+    Wired,
+    /// Expect a stream between the two HCAs under this id, proven with this secret.
+    Wire { id: [u8; 16], secret: [u8; 32] },
+    /// The queue is connected (RTS).
+    Connected,
+    /// The queue has executed a request.
+    Tested,
+    /// The connection has failed, for this reason.
+    Failed(String),
+    /// The connection has failed because a request of the other end was refused here.
+    Refused,
+    /// The connection was dropped.
+    Goodbye,
+}
+
+impl Message {
+    fn encode(&self) -> Vec<u8> {
+        let (kind, body): (u8, Vec<u8>) = match self {
+            Self::Wired => (1, Vec::new()),
+            Self::Wire { id, secret } => (2, [&id[..], secret].concat()),
+            Self::Connected => (3, Vec::new()),
+            Self::Tested => (4, Vec::new()),
+            Self::Failed(reason) => {
+                let end = reason.floor_char_boundary(MAX_BODY);
+                (5, reason.as_bytes()[..end].to_vec())
+            }
+            Self::Refused => (6, Vec::new()),
+            Self::Goodbye => (7, Vec::new()),
+        };
+        let mut bytes = vec![kind];
+        bytes.extend_from_slice(&(body.len() as u16).to_le_bytes());
+        bytes.extend(body);
+        bytes
+    }
+
+    /// The first message in `bytes` and its length, once it is whole.
+    fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, &'static str> {
+        let Some(&[kind, low, high]) = bytes.first_chunk::<HEADER>() else {
+            return Ok(None);
+        };
+        let len = usize::from(u16::from_le_bytes([low, high]));
+        if len > MAX_BODY {
+            return Err("it sent a message that is too long");
+        }
+        let Some(body) = bytes.get(HEADER..HEADER + len) else {
+            return Ok(None);
+        };
+        let message = match (kind, len) {
+            (1, 0) => Self::Wired,
+            (2, 48) => {
+                let (mut id, mut secret) = ([0; 16], [0; 32]);
+                id.copy_from_slice(&body[..16]);
+                secret.copy_from_slice(&body[16..]);
+                Self::Wire { id, secret }
+            }
+            (3, 0) => Self::Connected,
+            (4, 0) => Self::Tested,
+            (5, _) => match str::from_utf8(body) {
+                Ok(reason) => Self::Failed(reason.into()),
+                Err(_) => return Err("it sent a reason that is no text"),
+            },
+            (6, 0) => Self::Refused,
+            (7, 0) => Self::Goodbye,
+            _ => return Err("it sent what is no message"),
+        };
+        Ok(Some((message, HEADER + len)))
+    }
+}
+
+/// What has come, as far as it has.
+pub(super) enum Arrived {
+    Message(Message),
+    Nothing,
+    /// The stream has ended, and how.
+    End(String),
+}
+
+/// One end of the stream. May be used from any thread; only one at a time should receive.
+pub(super) struct Control {
+    stream: OwnedFd,
+    incoming: Mutex<Vec<u8>>,
+}
+
+impl Control {
+    pub(super) fn new(stream: impl Into<OwnedFd>) -> Self {
+        Self {
+            stream: stream.into(),
+            incoming: Mutex::default(),
+        }
+    }
+
+    /// Sends without waiting: the few messages of a connection fit any socket's buffer.
+    pub(super) fn send(&self, message: &Message) -> io::Result<()> {
+        let bytes = message.encode();
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match send(&self.stream, &bytes, flags) {
+            Ok(sent) if sent == bytes.len() => Ok(()),
+            Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The next message, without waiting.
+    pub(super) fn receive(&self) -> Arrived {
+        let mut incoming = lock(&self.incoming);
+        loop {
+            match Message::decode(&incoming) {
+                Ok(Some((message, used))) => {
+                    incoming.drain(..used);
+                    return Arrived::Message(message);
+                }
+                Ok(None) => {}
+                Err(what) => return Arrived::End(what.into()),
+            }
+            let mut buffer = [0; 256];
+            match recv(&self.stream, &mut buffer, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Arrived::End("its end of the connection is gone".into()),
+                Ok((count, _)) => incoming.extend_from_slice(&buffer[..count]),
+                Err(Errno::AGAIN) => return Arrived::Nothing,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Arrived::End(format!("its connection broke: {errno}")),
+            }
+        }
+    }
+
+    /// Sleeps until something has come, `at_most` so long.
+    pub(super) fn park(&self, at_most: Duration) {
+        let time = Timespec {
+            tv_sec: at_most.as_secs().cast_signed(),
+            tv_nsec: at_most.subsec_nanos().into(),
+        };
+        let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
+        if poll(&mut fds, Some(&time)).is_err() {
+            std::thread::sleep(at_most.min(Duration::from_millis(1)));
+        }
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn message() -> impl Strategy<Value = Message> {
+        prop_oneof![
+            Just(Message::Wired),
+            any::<([u8; 16], [u8; 32])>().prop_map(|(id, secret)| Message::Wire { id, secret }),
+            Just(Message::Connected),
+            Just(Message::Tested),
+            ".{0,200}".prop_map(Message::Failed),
+            Just(Message::Refused),
+            Just(Message::Goodbye),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_message_survives_the_wire(message in message(), more in any::<u8>()) {
+            let mut bytes = message.encode();
+            for cut in 0..bytes.len() {
+                prop_assert_eq!(Message::decode(&bytes[..cut]), Ok(None));
+            }
+            let len = bytes.len();
+            bytes.push(more);
+            prop_assert_eq!(Message::decode(&bytes), Ok(Some((message, len))));
+        }
+    }
+
+    #[test]
+    fn fuzz_queue_control_message() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            if let Ok(Some((message, used))) = Message::decode(bytes) {
+                assert_eq!(message.encode(), bytes[..used]);
+            }
+        });
+    }
+
+    #[test]
+    fn messages_arrive_in_order_and_then_the_end() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (a, b) = (Control::new(a), Control::new(b));
+        assert!(matches!(b.receive(), Arrived::Nothing));
+        let long = Message::Failed("ä".repeat(2000));
+        a.send(&Message::Connected).unwrap();
+        a.send(&long).unwrap();
+        drop(a);
+        assert!(matches!(b.receive(), Arrived::Message(Message::Connected)));
+        let Arrived::Message(Message::Failed(reason)) = b.receive() else {
+            panic!("a reason");
+        };
+        assert_eq!(reason, "ä".repeat(MAX_BODY / 2));
+        assert!(matches!(b.receive(), Arrived::End(_)));
+        assert!(b.send(&Message::Goodbye).is_err());
+    }
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT
+//! How the two ends of a connection bring their queues up together, each on a thread of its own that
+//! ends when it is done: the control stream, a wire between the two HCAs where they need one, the
+//! queue pair's states, and one request from the device side. Neither end goes on to the next step
+//! that needs the other's queue before the other has said that it is there.
+
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mscclpp_bootstrap::link::{Acceptor, LinkId, LinkKey};
+use mscclpp_bootstrap::{Deadline, JobKey};
+use mscclpp_device::self_test::{self, SelfTestError};
+use socket2::{SockRef, TcpKeepalive};
+
+use super::control::{Arrived, Control, Message};
+use super::end::QueueEnd;
+use super::turns::Turns;
+use crate::arrival::Arrival;
+use crate::error::{Error, Result};
+use crate::memory::random_u64;
+
+/// What a control stream is made for.
+pub(crate) const CONTROL: &str = "mscclpp-port queue control";
+/// What a stream between two HCAs is made for.
+const WIRE: &str = "mscclpp-port HCA wire";
+/// How long the first request of a queue may take.
+const SELF_TEST: Duration = Duration::from_secs(5);
+/// How long two HCAs may take to greet each other.
+const GREETING: Duration = Duration::from_secs(5);
+/// How long to wait for a message before looking whether the connection is still wanted.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Where the control stream comes from.
+pub(crate) enum Route {
+    /// The queue is connected to itself.
+    Itself,
+    /// Both ends are in this context.
+    Context(UnixStream),
+    /// The other end is in another context.
+    Network(Arrival),
+}
+
+/// What the hand-shake of one end needs.
+pub(crate) struct Handshake {
+    pub(crate) turns: Arc<Turns>,
+    /// Where this context and the peer's accept connections.
+    pub(crate) acceptor: Arc<Acceptor>,
+    pub(crate) peer: SocketAddr,
+    pub(crate) job_key: Option<JobKey>,
+    /// After how long without an answer the peer's machine counts as gone.
+    pub(crate) stall_timeout: Duration,
+    pub(crate) deadline: Deadline,
+}
+
+impl Handshake {
+    /// Brings the connection up, or says why it cannot be.
+    pub(super) fn run(&self, end: &QueueEnd, route: Route) -> Result<()> {
+        let result = self.bring_up(end, route);
+        end.set_cancel(None);
+        result?;
+        end.set_ready();
+        Ok(())
+    }
+
+    fn bring_up(&self, end: &QueueEnd, route: Route) -> Result<()> {
+        match route {
+            Route::Itself => {}
+            Route::Context(stream) => end.set_control(Control::new(stream)),
+            Route::Network(arrival) => {
+                let stream = self.stream(end, arrival)?;
+                watch_for_silence(&stream, self.stall_timeout)
+                    .map_err(|error| Error::io("prepare a control stream", error))?;
+                end.set_control(Control::new(stream));
+            }
+        }
+        if let Some(control) = end.control()
+            && end.path.peer.hca != end.queue().address().hca
+        {
+            self.wire(end, control)?;
+        }
+        end.check()?;
+        end.queue().connect(&end.path)?;
+        self.meet(end, Message::Connected)?;
+        test(end)?;
+        self.meet(end, Message::Tested)
+    }
+
+    fn stream(&self, end: &QueueEnd, arrival: Arrival) -> Result<TcpStream> {
+        let Arrival { wait, cancel } = arrival;
+        end.set_cancel(Some(cancel));
+        let stream = wait(&|| end.given_up());
+        end.set_cancel(None);
+        stream
+    }
+
+    /// Makes sure that the two HCAs reach each other. The end whose HCA has the smaller address
+    /// decides and dials; so the many connections of a pair make one wire.
+    fn wire(&self, end: &QueueEnd, control: &Control) -> Result<()> {
+        let (own, peer) = (end.queue().address().hca, end.path.peer.hca);
+        let names = (end.ends.rank, self.peer);
+        if own < peer {
+            let given_up = || end.given_up() || self.deadline.expired();
+            let Some(_turn) = self.turns.take((own, peer), given_up) else {
+                end.check()?;
+                return Err(self.timeout(end, "waiting for other connections of the same HCAs"));
+            };
+            if end.hca.reaches(peer) {
+                return send(end, control, &Message::Wired);
+            }
+            let [id, one, two] = [(); 3].map(|()| random_bytes());
+            let (id, one, two) = (id?, one?, two?);
+            let mut secret = [0; 32];
+            secret[..16].copy_from_slice(&one);
+            secret[16..].copy_from_slice(&two);
+            send(end, control, &Message::Wire { id, secret })?;
+            let arrival = Arrival::dialling(
+                LinkId::from_bytes(id),
+                self.key(&secret),
+                names,
+                self.deadline,
+            );
+            let stream = self.stream(end, arrival)?;
+            return end.hca.wire(stream, GREETING);
+        }
+        match self.next(end, control)? {
+            Message::Wire { id, secret } => {
+                let acceptor = Arc::clone(&self.acceptor);
+                let id = LinkId::from_bytes(id);
+                let arrival =
+                    Arrival::accepting(acceptor, id, self.key(&secret), names, self.deadline);
+                let stream = self.stream(end, arrival)?;
+                end.hca.wire(stream, GREETING)
+            }
+            Message::Wired => {
+                // Another connection's hand-shake may be about to plug this end in.
+                while !end.hca.reaches(peer) {
+                    end.check()?;
+                    if self.deadline.expired() {
+                        return Err(self.timeout(end, "waiting for the wire between two HCAs"));
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok(())
+            }
+            _ => Err(out_of_step(end)),
+        }
+    }
+
+    /// The key of a wire: of the job, and of what the peer said over its proven stream.
+    fn key(&self, secret: &[u8]) -> LinkKey {
+        LinkKey::derive(self.job_key.as_ref(), WIRE, secret)
+    }
+
+    /// Says that this end has come so far, and waits until the other has, too.
+    fn meet(&self, end: &QueueEnd, step: Message) -> Result<()> {
+        let Some(control) = end.control() else {
+            return Ok(());
+        };
+        send(end, control, &step)?;
+        if self.next(end, control)? == step {
+            Ok(())
+        } else {
+            Err(out_of_step(end))
+        }
+    }
+
+    /// The next message of the other end, if it is not its last.
+    fn next(&self, end: &QueueEnd, control: &Control) -> Result<Message> {
+        loop {
+            end.check()?;
+            match control.receive() {
+                Arrived::Message(
+                    message @ (Message::Wired
+                    | Message::Wire { .. }
+                    | Message::Connected
+                    | Message::Tested),
+                ) => return Ok(message),
+                arrived => {
+                    if let Some(error) = end.meaning(arrived) {
+                        return Err(error);
+                    }
+                }
+            }
+            if self.deadline.expired() {
+                return Err(self.timeout(end, "waiting for the other end of a queue"));
+            }
+            control.park(self.deadline.remaining().min(LOOK_EVERY));
+        }
+    }
+
+    fn timeout(&self, end: &QueueEnd, operation: &str) -> Error {
+        Error::Timeout {
+            operation: operation.into(),
+            rank: end.ends.rank,
+            waited: self.deadline.budget(),
+        }
+    }
+}
+
+/// One request from the device side: adapters whose queues come up and execute nothing are known.
+fn test(end: &QueueEnd) -> Result<()> {
+    // SAFETY: `end` keeps the queue until the call has returned. It runs a thread of its own that
+    // ends within seconds of the timeout; no kernel has the handle yet.
+    let result = unsafe { self_test::run(end.device_handle(), SELF_TEST) };
+    let rank = end.ends.rank;
+    let number = end.queue().address().number;
+    result.map_err(|error| match (error, end.queue().fault()) {
+        (SelfTestError::NotExecuting { timeout, .. }, None) => Error::QueueNotExecuting {
+            rank,
+            queue: number,
+            waited: timeout,
+        },
+        (_, Some(fault)) => end.error_of(fault),
+        (error, None) => Error::hca(end.hca.name(), "test a new queue", error),
+    })
+}
+
+fn send(end: &QueueEnd, control: &Control, message: &Message) -> Result<()> {
+    (control.send(message)).map_err(|error| {
+        // Its last word tells more than the broken stream.
+        match end.meaning(control.receive()) {
+            Some(last) => last,
+            None => end.peer_down(format!("its connection broke: {error}")),
+        }
+    })
+}
+
+fn out_of_step(end: &QueueEnd) -> Error {
+    end.peer_down("it broke the protocol of the control stream")
+}
+
+fn random_bytes() -> Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&random_u64()?.to_le_bytes());
+    bytes[8..].copy_from_slice(&random_u64()?.to_le_bytes());
+    Ok(bytes)
+}
+
+/// Nothing is sent for long on a control stream: the system asks whether the peer's machine is there.
+fn watch_for_silence(stream: &TcpStream, stall_timeout: Duration) -> std::io::Result<()> {
+    let interval = (stall_timeout / 4).max(Duration::from_secs(1));
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new()
+            .with_time(interval)
+            .with_interval(interval)
+            .with_retries(3),
+    )?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(stall_timeout))?;
+    Ok(())
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+//! Connections whose posts are made by kernels: GPU-initiated channels.
+//!
+//! The host makes a queue pair whose rings lie where kernels reach them, brings it up together with
+//! the other end, and hands its [device handle](mscclpp_device::abi::QueueDeviceHandle) out. From
+//! then on it only watches.
+//!
+//! - [`provider`]: the seam to HCAs; [`soft`] implements it over NICs in software.
+//! - [`policy`]: which endpoints there can be and which fit together.
+//! - [`handshake`], over [`control`]: both ends come up together or fail together.
+//! - [`end`], [`watcher`]: what becomes of a connection after that.
+//! - [`memories`]: what kernels name by memory id.
+
+mod config;
+mod control;
+mod end;
+mod fault;
+mod handshake;
+mod hca;
+mod layout;
+mod memories;
+mod policy;
+mod provider;
+mod soft;
+mod transport;
+mod turns;
+mod watcher;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use config::{IbConfig, IbMode};
+pub(crate) use end::{Ends, QueueEnd};
+pub(crate) use handshake::{CONTROL, Handshake, Route};
+pub use hca::Hca;
+pub(crate) use hca::Hcas;
+pub(crate) use memories::MemoryTable;
+pub(crate) use policy::{QueueRecord, check_local, hca_for, join};
+pub(crate) use provider::{GpuQueueProvider, HcaQueue, HcaRegistration, QueuePlan, WriteOrdering};
+#[cfg(all(test, not(loom)))]
+pub(crate) use provider::{HcaAddress, QueueAddress};
+pub(crate) use transport::GpuTransport;
+pub(crate) use turns::Turns;
+pub(crate) use watcher::Watcher;
+
+/// Locks, and goes on with the data if another thread panicked while it held the lock: every critical
+/// section here leaves its data whole at each step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+//! A connection whose posts kernels make themselves, as the rest of the crate sees it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use super::end::QueueEnd;
+use super::handshake::{Handshake, Route};
+use super::watcher::Watcher;
+use crate::error::{Error, Result};
+use crate::memory::RegisteredMemory;
+use crate::transport::{Progress, Transport};
+
+/// One end. Dropping it stops the queue and says goodbye.
+pub(crate) struct GpuTransport {
+    end: Arc<QueueEnd>,
+    watcher: Arc<Watcher>,
+    handshake: Option<JoinHandle<()>>,
+}
+
+impl GpuTransport {
+    /// Starts the hand-shake.
+    pub(crate) fn start(
+        end: QueueEnd,
+        handshake: Handshake,
+        route: Route,
+        watcher: Arc<Watcher>,
+    ) -> Result<Self> {
+        let end = Arc::new(end);
+        let (theirs, watched) = (Arc::clone(&end), Arc::clone(&watcher));
+        let name = match end.ends.rank {
+            Some(rank) => format!("mscclpp-queue-{rank}"),
+            None => "mscclpp-queue".into(),
+        };
+        let thread = thread::Builder::new()
+            .name(name)
+            .spawn(move || bring_up(&theirs, &handshake, route, &watched))
+            .map_err(|error| Error::io("start the hand-shake of a queue", error))?;
+        Ok(Self {
+            end,
+            watcher,
+            handshake: Some(thread),
+        })
+    }
+
+    fn host_post(&self, operation: &'static str) -> Result<()> {
+        self.end.status.check()?;
+        Err(Error::Unsupported {
+            operation,
+            transport: self.end.ends.local,
+            missing: "the queue belongs to kernels (IbMode::GpuNetIo), which post through a port \
+                      channel",
+        })
+    }
+}
+
+fn bring_up(end: &Arc<QueueEnd>, handshake: &Handshake, route: Route, watcher: &Watcher) {
+    let result = (handshake.run(end, route)).and_then(|()| watcher.add(Arc::clone(end)));
+    if let Err(error) = result {
+        if end.given_up() {
+            // Why is known.
+            end.end();
+        } else {
+            end.fail(error);
+        }
+    }
+}
+
+impl Transport for GpuTransport {
+    fn write(
+        &self,
+        _dst: &RegisteredMemory,
+        _dst_off: u64,
+        _src: &RegisteredMemory,
+        _src_off: u64,
+        _len: u64,
+    ) -> Result<()> {
+        self.host_post("write from the host")
+    }
+
+    fn signal(&self, _token: &RegisteredMemory, _off: u64) -> Result<()> {
+        self.host_post("signal from the host")
+    }
+
+    fn accumulate(&self, _dst: &RegisteredMemory, _off: u64, _operand: i64) -> Result<()> {
+        self.host_post("accumulate from the host")
+    }
+
+    fn request_flush(&self) -> Result<u64> {
+        self.host_post("flush from the host").map(|()| 0)
+    }
+
+    fn kick(&self) -> Result<()> {
+        self.end.status.check()
+    }
+
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    fn progress(&self) -> Result<Progress> {
+        self.end.status.check()?;
+        Ok(Progress {
+            flushed: 0,
+            busy: false,
+        })
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn is_connected(&self) -> bool {
+        self.end.is_ready()
+    }
+
+    fn abort(&self) {
+        self.end.end();
+    }
+
+    fn queue(&self) -> Option<&QueueEnd> {
+        Some(&self.end)
+    }
+}
+
+impl Drop for GpuTransport {
+    fn drop(&mut self) {
+        self.end.close();
+        if let Some(thread) = self.handshake.take()
+            && thread.join().is_err()
+        {
+            tracing::warn!(rank = ?self.end.ends.rank, "the hand-shake of a queue has panicked");
+        }
+        self.watcher.remove(&self.end);
+        self.end.end();
+    }
+}

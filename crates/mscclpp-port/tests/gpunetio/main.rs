@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+//! Channels whose kernels post work requests themselves, over NICs in software.
+
+mod binding;
+mod channels;
+mod failures;
+#[path = "../../src/testing/local.rs"]
+mod local;
+mod policy;
+mod support;
+mod teardown;
+mod world;

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+//! Ranks in one process, each with a NIC in software, and a channel each way.
+
+use std::sync::Arc;
+use std::thread;
+
+use mscclpp_bootstrap::{Bootstrap, Deadline};
+use mscclpp_device::abi::PortChannelDeviceHandle;
+use mscclpp_port::{
+    Access, Buffer, Communicator, Connection, ContextConfig, Device, EndpointConfig, Error, Hca,
+    MemoryId, MemoryOptions, PortChannel, ProxyService, QueueForm, RegisteredMemory, SemaphoreId,
+    SignalMode, TransportKind,
+};
+use mscclpp_softnic::{Capabilities, DeviceConfig, LiveObjects};
+
+use crate::local::Local;
+use crate::support::{PATIENCE, eventually};
+
+pub(crate) fn soon() -> Deadline {
+    Deadline::after(PATIENCE)
+}
+
+pub(crate) fn nic(config: DeviceConfig) -> mscclpp_softnic::Device {
+    mscclpp_softnic::Device::open("soft0", config).unwrap()
+}
+
+pub(crate) fn nics() -> [mscclpp_softnic::Device; 2] {
+    [(); 2].map(|()| nic(DeviceConfig::default()))
+}
+
+/// Nothing is left on a NIC.
+pub(crate) fn assert_empty(device: &mscclpp_softnic::Device) {
+    let live = || device.counters().live;
+    eventually("a NIC lets everything go", || {
+        live() == LiveObjects::default()
+    });
+}
+
+pub(crate) fn ib(access: Access) -> MemoryOptions {
+    MemoryOptions {
+        transports: TransportKind::IB0.into(),
+        access,
+    }
+}
+
+pub(crate) fn gpu() -> EndpointConfig {
+    EndpointConfig::gpu_initiated(TransportKind::IB0)
+}
+
+/// A communicator of a rank whose IB0 is a device.
+pub(crate) fn communicator(
+    bootstrap: Arc<dyn Bootstrap>,
+    device: &mscclpp_softnic::Device,
+) -> Communicator {
+    let mut config = ContextConfig::of_rank(&*bootstrap);
+    config.hca_devices = vec![Hca::from(device.clone())];
+    Communicator::with_config(bootstrap, config).unwrap()
+}
+
+/// One rank's end.
+pub(crate) struct End {
+    pub(crate) communicator: Communicator,
+    pub(crate) buffer: Buffer,
+    pub(crate) local: RegisteredMemory,
+    pub(crate) remote: RegisteredMemory,
+    pub(crate) connection: Connection,
+    pub(crate) service: ProxyService,
+    pub(crate) semaphore: SemaphoreId,
+    pub(crate) dst: MemoryId,
+    pub(crate) src: MemoryId,
+    pub(crate) channel: PortChannel,
+}
+
+/// Sets one rank up towards another, which does the same at the same time.
+pub(crate) fn end(
+    communicator: Communicator,
+    peer: usize,
+    bytes: u64,
+    config: EndpointConfig,
+) -> Result<End, Error> {
+    let buffer = Buffer::new(Device::cpu(), bytes)?;
+    let local = communicator.register_memory_with(&buffer, 0..bytes, ib(Access::FULL))?;
+    let connecting = communicator.connect(config, peer, 0)?;
+    communicator.send_memory(&local, peer, 0)?;
+    let receiving = communicator.recv_memory(peer, 0)?;
+    let connection = connecting.get_by(soon())?;
+    let remote = receiving.get_by(soon())?;
+
+    let service = ProxyService::with_default_size()?;
+    let semaphore = service.build_and_add_semaphore(&communicator, &connection)?;
+    let dst = service.add_memory(remote.clone())?;
+    let src = service.add_memory(local.clone())?;
+    let channel = service.port_channel(semaphore, dst, src)?;
+    Ok(End {
+        communicator,
+        buffer,
+        local,
+        remote,
+        connection,
+        service,
+        semaphore,
+        dst,
+        src,
+        channel,
+    })
+}
+
+impl End {
+    pub(crate) fn handle(&self) -> PortChannelDeviceHandle {
+        self.channel.device_handle()
+    }
+
+    pub(crate) fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.buffer.read(offset, &mut bytes).unwrap();
+        bytes
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.buffer.as_ptr().expose_provenance() as u64
+    }
+}
+
+/// What both ranks come to, each on a thread of its own.
+pub(crate) fn try_pair(
+    devices: &[mscclpp_softnic::Device; 2],
+    bytes: u64,
+    configs: [EndpointConfig; 2],
+) -> [Result<End, Error>; 2] {
+    let world = Local::world(2).0;
+    let ranks = world.into_iter().zip(devices).zip(configs);
+    let setups: Vec<_> = ranks
+        .map(|((bootstrap, device), config)| {
+            let communicator = communicator(bootstrap, device);
+            let peer = 1 - communicator.bootstrap().rank();
+            thread::spawn(move || end(communicator, peer, bytes, config))
+        })
+        .collect();
+    let ends: Vec<_> = setups.into_iter().map(|s| s.join().unwrap()).collect();
+    ends.try_into()
+        .unwrap_or_else(|_| unreachable!("two threads"))
+}
+
+/// Two ranks with a channel each way.
+pub(crate) fn pair(bytes: u64) -> [End; 2] {
+    pair_on(&nics(), bytes, gpu())
+}
+
+pub(crate) fn pair_on(
+    devices: &[mscclpp_softnic::Device; 2],
+    bytes: u64,
+    config: EndpointConfig,
+) -> [End; 2] {
+    try_pair(devices, bytes, [config; 2]).map(|end| end.unwrap())
+}
+
+/// All forms in which a queue can be made.
+pub(crate) fn forms() -> [EndpointConfig; 3] {
+    [
+        (QueueForm::Shared, SignalMode::Atomic),
+        (QueueForm::Exclusive, SignalMode::Atomic),
+        (QueueForm::Exclusive, SignalMode::InlineWrite),
+    ]
+    .map(|(queue_form, signal_mode)| {
+        let mut config = gpu();
+        config.ib.queue_form = queue_form;
+        config.ib.signal_mode = signal_mode;
+        config.ib.max_send_wr = Some(16);
+        config
+    })
+}
+
+pub(crate) fn inline() -> EndpointConfig {
+    forms()[2]
+}
+
+pub(crate) fn without_atomics() -> DeviceConfig {
+    DeviceConfig {
+        capabilities: Capabilities {
+            atomics: false,
+            ..Capabilities::default()
+        },
+        ..DeviceConfig::default()
+    }
+}
