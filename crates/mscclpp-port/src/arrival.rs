@@ -2,11 +2,13 @@
 //! How the stream of a connection comes to be: one end dials, the other accepts, both prove that
 //! they have the job's key and each other's records.
 
+use std::fmt;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mscclpp_bootstrap::link::{self, Acceptor, LinkId, LinkKey};
+use mscclpp_bootstrap::link::{self, Acceptor, LinkId, LinkKey, UnixAddress};
 use mscclpp_bootstrap::{BootstrapError, Deadline, JobKey};
 
 use crate::endpoint::{Endpoint, EndpointRecord};
@@ -19,12 +21,12 @@ const DIAL: Duration = Duration::from_millis(500);
 type GivenUp<'a> = &'a dyn Fn() -> bool;
 
 /// Waits for the stream.
-pub(crate) type Wait = Box<dyn FnOnce(GivenUp<'_>) -> Result<TcpStream> + Send>;
+pub(crate) type Wait<S> = Box<dyn FnOnce(GivenUp<'_>) -> Result<S> + Send>;
 
 /// A stream to come.
-pub(crate) struct Arrival {
-    /// Waits for it; runs on the connection's I/O thread.
-    pub(crate) wait: Wait,
+pub(crate) struct Arrival<S = TcpStream> {
+    /// Waits for it; runs on a thread of the connection.
+    pub(crate) wait: Wait<S>,
     /// Ends the wait; may be called from any thread, at any time.
     pub(crate) cancel: Box<dyn Fn() + Send + Sync>,
 }
@@ -90,24 +92,59 @@ impl Arrival {
         (rank, address): (Option<usize>, SocketAddr),
         deadline: Deadline,
     ) -> Self {
+        let attempt = move |deadline| link::connect(address, id, &key, deadline);
         Self {
-            wait: Box::new(move |given_up| dial(address, id, &key, deadline, rank, given_up)),
+            wait: Box::new(move |given_up| dial(attempt, address, deadline, rank, given_up)),
+            cancel: Box::new(|| {}),
+        }
+    }
+}
+
+impl Arrival<UnixStream> {
+    /// As [`accepting`](Arrival::accepting), from a process of this host.
+    pub(crate) fn accepting_unix(
+        acceptor: Arc<Acceptor>,
+        id: LinkId,
+        key: LinkKey,
+        rank: Option<usize>,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        let operation = || "waiting for a connection of a process of this host".to_owned();
+        let expected = (acceptor.expect_unix(id, key.clone()))
+            .map_err(|error| failed(operation(), rank, error))?;
+        Ok(Self {
+            wait: Box::new(move |_| {
+                (expected.accept(deadline)).map_err(|error| failed(operation(), rank, error))
+            }),
+            cancel: Box::new(move || drop(acceptor.expect_unix(id, key.clone()))),
+        })
+    }
+
+    /// As [`dialling`](Arrival::dialling), to a process of this host.
+    pub(crate) fn dialling_unix(
+        id: LinkId,
+        key: LinkKey,
+        (rank, address): (Option<usize>, UnixAddress),
+        deadline: Deadline,
+    ) -> Self {
+        let attempt = move |deadline| link::connect_unix(address, id, &key, deadline);
+        Self {
+            wait: Box::new(move |given_up| dial(attempt, address, deadline, rank, given_up)),
             cancel: Box::new(|| {}),
         }
     }
 }
 
 /// Dials until the peer expects us: its call comes when it comes.
-fn dial(
-    address: SocketAddr,
-    id: LinkId,
-    key: &LinkKey,
+fn dial<S>(
+    attempt: impl Fn(Deadline) -> Result<S, BootstrapError>,
+    address: impl fmt::Display,
     deadline: Deadline,
     rank: Option<usize>,
     given_up: GivenUp<'_>,
-) -> Result<TcpStream> {
+) -> Result<S> {
     loop {
-        match link::connect(address, id, key, deadline.at_most(DIAL)) {
+        match attempt(deadline.at_most(DIAL)) {
             Ok(stream) => return Ok(stream),
             Err(BootstrapError::LinkTimeout { .. } | BootstrapError::ProofRefused { .. })
                 if !deadline.expired() && !given_up() => {}

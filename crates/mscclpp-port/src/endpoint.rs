@@ -4,7 +4,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use mscclpp_bootstrap::link::Acceptor;
+use mscclpp_bootstrap::host;
+use mscclpp_bootstrap::link::{Acceptor, UnixAddress};
 use serde::{Deserialize, Serialize};
 
 use crate::context::{Context, ContextId};
@@ -15,7 +16,7 @@ use crate::message;
 use crate::transport::TransportKind;
 
 /// More than any record takes; checked before decoding.
-const MAX_RECORD: usize = 256;
+const MAX_RECORD: usize = 512;
 
 /// What an endpoint is to be. Fill in what differs from the default:
 ///
@@ -139,8 +140,20 @@ impl Endpoint {
             nonce: self.nonce,
             address: self.acceptor.local_addr(),
             queue: self.queue.as_ref().map(|queue| queue.record),
+            socket: self.queue.as_ref().and_then(|_| self.socket()),
         };
         message::encode("endpoint", &record)
+    }
+
+    /// Where processes of this host reach it, where hosts have that.
+    fn socket(&self) -> Option<HostSocket> {
+        let address = self.acceptor.unix_address().inspect_err(|error| {
+            tracing::debug!(%error, "NICs in software meet over the network");
+        });
+        Some(HostSocket {
+            host: host::id(),
+            address: address.ok()?.to_bytes(),
+        })
     }
 }
 
@@ -164,6 +177,22 @@ pub(crate) struct EndpointRecord {
     pub(crate) address: SocketAddr,
     /// Over HCAs, and only there.
     pub(crate) queue: Option<QueueRecord>,
+    /// Where other processes of its host reach it.
+    pub(crate) socket: Option<HostSocket>,
+}
+
+/// A socket that processes of one host reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HostSocket {
+    host: u64,
+    address: [u8; 16],
+}
+
+impl HostSocket {
+    /// Its address, if this process is on its host.
+    pub(crate) fn here(&self) -> Option<UnixAddress> {
+        (self.host == host::id()).then(|| UnixAddress::from_bytes(self.address))
+    }
 }
 
 impl EndpointRecord {
@@ -195,12 +224,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn records() -> impl Strategy<Value = EndpointRecord> {
-        let bytes = any::<([u8; 16], [u8; 16], [u8; 16])>();
+        let bytes = any::<([u8; 16], [u8; 16], [u8; 16], Option<(u64, [u8; 16])>)>();
         let queue = (1u8..4, 1u8..6, 1u32..1 << 24, any::<(bool, bool, u8)>());
         let others = any::<(Option<u32>, SocketAddr)>();
         (0u8..11, bytes, queue, others).prop_map(|(transport, bytes, queue, (rank, address))| {
             let transport: TransportKind = transport.try_into().unwrap();
-            let (context, nonce, hca) = bytes;
+            let (context, nonce, hca, socket) = bytes;
             let (mode, mtu, number, (atomics, atomic_signals, outstanding_reads)) = queue;
             let queue = QueueRecord {
                 mode: mode.try_into().unwrap(),
@@ -222,6 +251,7 @@ mod tests {
                 // The rest of a v6 address (flow, scope) means nothing to another host.
                 address: SocketAddr::new(address.ip(), address.port()),
                 queue: transport.is_ib().then_some(queue),
+                socket: socket.map(|(host, address)| HostSocket { host, address }),
             }
         })
     }

@@ -76,6 +76,7 @@ impl Context {
             turns: Arc::clone(&self.inner.turns),
             acceptor: Arc::clone(&local.acceptor),
             peer: remote.address,
+            socket: remote.socket.and_then(|socket| socket.here()),
             job_key,
             stall_timeout: self.inner.config.stall_timeout,
             deadline,

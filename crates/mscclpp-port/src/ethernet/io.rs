@@ -2,7 +2,7 @@
 //! The I/O thread of a connection: executes what arrives, and sends what the posting threads could
 //! not.
 
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
@@ -21,7 +21,7 @@ use crate::ethernet::{LINGER, Shared};
 use crate::refusal::Refused;
 
 /// Runs until the connection is over.
-pub(super) fn run(shared: &Shared, arrival: Wait) {
+pub(super) fn run(shared: &Shared, arrival: Wait<TcpStream>) {
     let done = DoneOnDrop(shared);
     if let Some(socket) = connect(shared, arrival) {
         Io::new(shared, socket).run();
@@ -30,7 +30,7 @@ pub(super) fn run(shared: &Shared, arrival: Wait) {
 }
 
 /// Waits for the stream.
-fn connect(shared: &Shared, arrival: Wait) -> Option<&Socket> {
+fn connect(shared: &Shared, arrival: Wait<TcpStream>) -> Option<&Socket> {
     let given_up = || shared.given_up.load(SeqCst) || shared.status.is_failed();
     let socket = arrival(&given_up).and_then(|stream| {
         Socket::new(stream, shared.stall_timeout)

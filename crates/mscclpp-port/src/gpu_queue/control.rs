@@ -24,7 +24,12 @@ pub(super) enum Message {
     /// The two HCAs reach each other already.
     Wired,
     /// Expect a stream between the two HCAs under this id, proven with this secret.
-    Wire { id: [u8; 16], secret: [u8; 32] },
+    Wire {
+        id: [u8; 16],
+        secret: [u8; 32],
+        /// Over a socket of the host that both are on, not over the network.
+        same_host: bool,
+    },
     /// The queue is connected (RTS).
     Connected,
     /// The queue has executed a request.
@@ -41,7 +46,11 @@ impl Message {
     fn encode(&self) -> Vec<u8> {
         let (kind, body): (u8, Vec<u8>) = match self {
             Self::Wired => (1, Vec::new()),
-            Self::Wire { id, secret } => (2, [&id[..], secret].concat()),
+            Self::Wire {
+                id,
+                secret,
+                same_host,
+            } => (2, [&id[..], secret, &[u8::from(*same_host)]].concat()),
             Self::Connected => (3, Vec::new()),
             Self::Tested => (4, Vec::new()),
             Self::Failed(reason) => {
@@ -71,11 +80,16 @@ impl Message {
         };
         let message = match (kind, len) {
             (1, 0) => Self::Wired,
-            (2, 48) => {
+            (2, 49) if body[48] < 2 => {
                 let (mut id, mut secret) = ([0; 16], [0; 32]);
                 id.copy_from_slice(&body[..16]);
-                secret.copy_from_slice(&body[16..]);
-                Self::Wire { id, secret }
+                secret.copy_from_slice(&body[16..48]);
+                let same_host = body[48] == 1;
+                Self::Wire {
+                    id,
+                    secret,
+                    same_host,
+                }
             }
             (3, 0) => Self::Connected,
             (4, 0) => Self::Tested,
@@ -177,7 +191,13 @@ mod tests {
     fn message() -> impl Strategy<Value = Message> {
         prop_oneof![
             Just(Message::Wired),
-            any::<([u8; 16], [u8; 32])>().prop_map(|(id, secret)| Message::Wire { id, secret }),
+            any::<([u8; 16], [u8; 32], bool)>().prop_map(|(id, secret, same_host)| {
+                Message::Wire {
+                    id,
+                    secret,
+                    same_host,
+                }
+            }),
             Just(Message::Connected),
             Just(Message::Tested),
             ".{0,200}".prop_map(Message::Failed),

@@ -9,13 +9,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mscclpp_bootstrap::link::{Acceptor, LinkId, LinkKey};
+use mscclpp_bootstrap::link::{Acceptor, LinkId, LinkKey, UnixAddress};
 use mscclpp_bootstrap::{Deadline, JobKey};
 use mscclpp_device::self_test::{self, SelfTestError};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::control::{Arrived, Control, Message};
 use super::end::QueueEnd;
+use super::provider::WireStream;
 use super::turns::Turns;
 use crate::arrival::Arrival;
 use crate::error::{Error, Result};
@@ -48,6 +49,8 @@ pub(crate) struct Handshake {
     /// Where this context and the peer's accept connections.
     pub(crate) acceptor: Arc<Acceptor>,
     pub(crate) peer: SocketAddr,
+    /// The peer's socket, if it is on this host.
+    pub(crate) socket: Option<UnixAddress>,
     pub(crate) job_key: Option<JobKey>,
     /// After how long without an answer the peer's machine counts as gone.
     pub(crate) stall_timeout: Duration,
@@ -87,7 +90,7 @@ impl Handshake {
         self.meet(end, Message::Tested)
     }
 
-    fn stream(&self, end: &QueueEnd, arrival: Arrival) -> Result<TcpStream> {
+    fn stream<S>(&self, end: &QueueEnd, arrival: Arrival<S>) -> Result<S> {
         let Arrival { wait, cancel } = arrival;
         end.set_cancel(Some(cancel));
         let stream = wait(&|| end.given_up());
@@ -99,7 +102,7 @@ impl Handshake {
     /// decides and dials; so the many connections of a pair make one wire.
     fn wire(&self, end: &QueueEnd, control: &Control) -> Result<()> {
         let (own, peer) = (end.queue().address().hca, end.path.peer.hca);
-        let names = (end.ends.rank, self.peer);
+        let rank = end.ends.rank;
         if own < peer {
             let given_up = || end.given_up() || self.deadline.expired();
             let Some(_turn) = self.turns.take((own, peer), given_up) else {
@@ -109,28 +112,46 @@ impl Handshake {
             if end.hca.reaches(peer) {
                 return send(end, control, &Message::Wired);
             }
-            let [id, one, two] = [(); 3].map(|()| random_bytes());
-            let (id, one, two) = (id?, one?, two?);
+            let id = random_bytes()?;
             let mut secret = [0; 32];
-            secret[..16].copy_from_slice(&one);
-            secret[16..].copy_from_slice(&two);
-            send(end, control, &Message::Wire { id, secret })?;
-            let arrival = Arrival::dialling(
-                LinkId::from_bytes(id),
-                self.key(&secret),
-                names,
-                self.deadline,
-            );
-            let stream = self.stream(end, arrival)?;
+            secret[..16].copy_from_slice(&random_bytes()?);
+            secret[16..].copy_from_slice(&random_bytes()?);
+            let same_host = self.socket.is_some();
+            let order = Message::Wire {
+                id,
+                secret,
+                same_host,
+            };
+            send(end, control, &order)?;
+            let (id, key) = (LinkId::from_bytes(id), self.key(&secret));
+            let stream = match self.socket {
+                Some(socket) => WireStream::Unix(self.stream(
+                    end,
+                    Arrival::dialling_unix(id, key, (rank, socket), self.deadline),
+                )?),
+                None => WireStream::Tcp(self.stream(
+                    end,
+                    Arrival::dialling(id, key, (rank, self.peer), self.deadline),
+                )?),
+            };
             return end.hca.wire(stream, GREETING);
         }
         match self.next(end, control)? {
-            Message::Wire { id, secret } => {
+            Message::Wire {
+                id,
+                secret,
+                same_host,
+            } => {
                 let acceptor = Arc::clone(&self.acceptor);
-                let id = LinkId::from_bytes(id);
-                let arrival =
-                    Arrival::accepting(acceptor, id, self.key(&secret), names, self.deadline);
-                let stream = self.stream(end, arrival)?;
+                let (id, key) = (LinkId::from_bytes(id), self.key(&secret));
+                let stream = if same_host {
+                    let arrival = Arrival::accepting_unix(acceptor, id, key, rank, self.deadline)?;
+                    WireStream::Unix(self.stream(end, arrival)?)
+                } else {
+                    let names = (rank, self.peer);
+                    let arrival = Arrival::accepting(acceptor, id, key, names, self.deadline);
+                    WireStream::Tcp(self.stream(end, arrival)?)
+                };
                 end.hca.wire(stream, GREETING)
             }
             Message::Wired => {

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::net::TcpStream;
 use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use mlx5_queue::{Opcode, Syndrome};
@@ -111,6 +112,12 @@ pub(crate) enum QueueFault {
     NotExclusive,
 }
 
+/// A proven stream between the processes of two HCAs.
+pub(crate) enum WireStream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
 /// An opened HCA. All calls may come from any thread; none of them waits for a peer.
 pub(crate) trait GpuQueueProvider: Send + Sync {
     fn name(&self) -> &str;
@@ -136,7 +143,7 @@ pub(crate) trait GpuQueueProvider: Send + Sync {
 
     /// Wires the fabric: a stream to the process of another HCA, which does the same at the same
     /// time.
-    fn wire(&self, stream: TcpStream, timeout: Duration) -> Result<()>;
+    fn wire(&self, stream: WireStream, timeout: Duration) -> Result<()>;
 
     /// A descriptor that is readable while there may be news of queues.
     fn news(&self) -> Option<BorrowedFd<'_>>;

@@ -2,7 +2,6 @@
 //! HCAs that are NICs in software.
 
 use std::mem::offset_of;
-use std::net::TcpStream;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use super::fault;
 use super::layout::QueueLayout;
 use super::provider::{
     GpuQueueProvider, HcaAddress, HcaCapabilities, HcaQueue, HcaRegistration, Mtu, Path,
-    QueueAddress, QueueFault, QueuePlan, WriteOrdering,
+    QueueAddress, QueueFault, QueuePlan, WireStream, WriteOrdering,
 };
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
@@ -149,7 +148,11 @@ impl GpuQueueProvider for SoftHca {
         address == self.device.address() || self.device.links().contains(&address)
     }
 
-    fn wire(&self, stream: TcpStream, timeout: Duration) -> Result<()> {
+    fn wire(&self, stream: WireStream, timeout: Duration) -> Result<()> {
+        let stream: nic::LinkStream = match stream {
+            WireStream::Tcp(stream) => stream.into(),
+            WireStream::Unix(stream) => stream.into(),
+        };
         (self.device.link(stream, timeout))
             .map(drop)
             .map_err(self.failed("link it to the peer's"))
