@@ -25,6 +25,12 @@ use crate::transport::{Progress, Transport, TransportKind};
 /// is no order. The source of a write may be read until a flush that was
 /// requested after it is done.
 ///
+/// A connection on whose queue kernels post themselves ([`IbMode::GpuNetIo`](crate::IbMode::GpuNetIo))
+/// leaves nothing to the host: its operations here are [`Error::Unsupported`]. Kernels get at it
+/// through a [`PortChannel`](crate::PortChannel). Inside its puts there is no order between 8-byte
+/// words, and none between two puts; none of them is torn; a signal comes after all of them. Dropping
+/// it stops the queue at once.
+///
 /// The first error that ends the connection stays: every later operation returns it, and kernels
 /// that wait on the connection are released. Operations with bad arguments return their error and
 /// change nothing.
@@ -142,7 +148,8 @@ impl Connection {
         self.wait(deadline, "flush", |progress| progress.flushed >= ticket)
     }
 
-    /// Waits until the connection is made. Nothing else needs this: posts made before are queued.
+    /// Waits until the connection is made. Nothing else needs this: posts made before are queued, and
+    /// a port channel whose kernels post themselves waits for it when it is made.
     ///
     /// # Errors
     /// [`Error::Timeout`]; the sticky error, which tells why the connection could not be made.

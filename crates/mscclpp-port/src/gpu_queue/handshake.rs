@@ -227,7 +227,15 @@ fn test(end: &QueueEnd) -> Result<()> {
     let result = unsafe { self_test::run(end.device_handle(), SELF_TEST) };
     let rank = end.ends.rank;
     let number = end.queue().address().number;
+    // A peer that left in the meantime does not answer.
+    let last_word = || loop {
+        match end.control()?.receive() {
+            Arrived::Message(Message::Tested) => {}
+            arrived => return end.meaning(arrived),
+        }
+    };
     result.map_err(|error| match (error, end.queue().fault()) {
+        _ if let Some(last) = last_word() => last,
         (SelfTestError::NotExecuting { timeout, .. }, None) => Error::QueueNotExecuting {
             rank,
             queue: number,

@@ -4,6 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use super::end::QueueEnd;
 use super::handshake::{Handshake, Route};
@@ -11,6 +12,9 @@ use super::watcher::Watcher;
 use crate::error::{Error, Result};
 use crate::memory::RegisteredMemory;
 use crate::transport::{Progress, Transport};
+
+/// How long the end of a connection waits for the stream by which it can tell the other end.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// One end. Dropping it stops the queue and says goodbye.
 pub(crate) struct GpuTransport {
@@ -126,11 +130,18 @@ impl Transport for GpuTransport {
 
 impl Drop for GpuTransport {
     fn drop(&mut self) {
-        self.end.close();
-        if let Some(thread) = self.handshake.take()
-            && thread.join().is_err()
-        {
-            tracing::warn!(rank = ?self.end.ends.rank, "the hand-shake of a queue has panicked");
+        if let Some(thread) = self.handshake.take() {
+            let begun = Instant::now();
+            // Else the peer would go on trying until its deadline. It knows of a failure.
+            while !(thread.is_finished() || self.end.given_up() || self.end.control().is_some())
+                && begun.elapsed() < LINGER
+            {
+                thread::sleep(Duration::from_millis(1));
+            }
+            self.end.close();
+            if thread.join().is_err() {
+                tracing::warn!(rank = ?self.end.ends.rank, "the hand-shake of a queue has panicked");
+            }
         }
         self.watcher.remove(&self.end);
         self.end.end();

@@ -7,13 +7,13 @@ use std::thread;
 use mscclpp_bootstrap::Bootstrap;
 use mscclpp_device::abi::{Backend, QueueMemory};
 use mscclpp_port::{
-    Access, Buffer, Communicator, Connection, Device, EndpointConfig, Error, ProxyService,
-    QueueForm, Status, TransportKind,
+    Access, Buffer, Communicator, Connection, ContextConfig, Device, EndpointConfig, Error, Hca,
+    ProxyService, QueueForm, Status, TransportKind,
 };
 use mscclpp_softnic::{Capabilities, DeviceConfig, LiveObjects, Mtu};
 
 use crate::local::Local;
-use crate::support::{At, Call, call};
+use crate::support::{At, Call, call, ping_pong};
 use crate::world::{
     assert_empty, communicator, gpu, ib, inline, nic, nics, pair, pair_on, soon, try_pair,
     without_atomics,
@@ -183,8 +183,8 @@ fn gpunetio_modes_that_differ_fail_on_both_ends() {
 #[test]
 fn gpunetio_other_names_never_get_a_nic_in_software() {
     let bootstrap: Arc<dyn Bootstrap> = Local::world(1).0.remove(0);
-    let mut config = mscclpp_port::ContextConfig::of_rank(&*bootstrap);
-    config.hca_devices = vec![mscclpp_port::Hca::named("mlx5_0")];
+    let mut config = ContextConfig::of_rank(&*bootstrap);
+    config.hca_devices = vec![Hca::named("mlx5_0")];
     let communicator = Communicator::with_config(bootstrap, config).unwrap();
     let buffer = Buffer::new(Device::cpu(), 64).unwrap();
     let registered = communicator.register_memory_with(&buffer, 0..64, ib(Access::FULL));
@@ -228,4 +228,38 @@ fn gpunetio_many_connections_come_up_at_once_over_one_wire() {
     }
     drop((made, ranks));
     devices.iter().for_each(assert_empty);
+}
+
+#[test]
+fn gpunetio_the_ends_may_use_hcas_of_different_numbers() {
+    let devices = nics();
+    let setups: Vec<_> = (Local::world(2).0.into_iter().zip(&devices).enumerate())
+        .map(|(rank, (bootstrap, device))| {
+            let mut config = ContextConfig::of_rank(&*bootstrap);
+            // Rank 0 uses its IB0, rank 1 its IB2.
+            config.hca_devices = vec![Hca::from(device.clone()); 2 * rank + 1];
+            let made = Communicator::with_config(bootstrap, config).unwrap();
+            let transport = [TransportKind::IB0, TransportKind::IB2][rank];
+            let config = EndpointConfig::gpu_initiated(transport);
+            thread::spawn(move || crate::world::end(made, 1 - rank, 8192, config).unwrap())
+        })
+        .collect();
+    let ends: Vec<_> = setups.into_iter().map(|s| s.join().unwrap()).collect();
+    let [a, b] = &ends[..] else { unreachable!() };
+    assert_eq!(a.connection.remote_transport(), TransportKind::IB2);
+    ping_pong(
+        [(a.handle(), a.address()), (b.handle(), b.address())],
+        100,
+        10,
+    );
+    // What rank 1 has opened for its IB0 only is out of reach on this connection.
+    let other = (b.communicator)
+        .register_memory_with(&b.buffer, 0..64, ib(Access::FULL))
+        .unwrap();
+    b.communicator.send_memory(&other, 0, 7).unwrap();
+    let other = a.communicator.recv_memory(1, 7).unwrap();
+    let other = a.service.add_memory(other.get_by(soon()).unwrap()).unwrap();
+    let made = a.service.port_channel(a.semaphore, other, a.src);
+    let error = made.map(drop).unwrap_err();
+    assert!(error.to_string().contains("IB2"), "{error}");
 }

@@ -2,12 +2,15 @@
 //! Everything may be dropped in any order while kernels of the peer post.
 
 use std::any::Any;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use mscclpp_port::{Access, Status};
+use mscclpp_port::{Access, Error, Status};
+
+use crate::local::Local;
 
 use crate::support::{At, Call, eventually, start};
-use crate::world::{End, assert_empty, gpu, ib, nics, pair_on};
+use crate::world::{End, assert_empty, communicator, gpu, ib, nics, pair_on, soon};
 
 /// What one rank owns, piece by piece.
 const PIECES: [&str; 7] = [
@@ -84,4 +87,35 @@ fn gpunetio_any_two_things_may_go_first_while_the_peer_posts() {
             drop_in_order(&order);
         }
     }
+}
+
+#[test]
+fn gpunetio_either_end_may_go_while_they_come_up() {
+    let devices = nics();
+    for round in 0..40_u64 {
+        let world = Local::world(2).0;
+        let mut ranks: Vec<_> = (world.into_iter().zip(&devices))
+            .map(|(bootstrap, device)| communicator(bootstrap, device))
+            .collect();
+        let pending: Vec<_> = (ranks.iter().zip([1, 0]))
+            .map(|(rank, peer)| rank.connect(gpu(), peer, 0).unwrap())
+            .collect();
+        let mut made: Vec<_> = (pending.iter())
+            .map(|pending| pending.get_by(soon()).unwrap())
+            .collect();
+        thread::sleep(Duration::from_micros(100 * round));
+        let (gone, left) = (round as usize % 2, 1 - round as usize % 2);
+        let begun = Instant::now();
+        drop((pending, made.remove(gone), ranks.remove(gone)));
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        let other = made.remove(0);
+        eventually("the other end notices", || other.status().is_some());
+        let error = other.status().unwrap();
+        assert!(
+            matches!(error, Error::PeerDown { rank, .. } if rank == Some(gone)),
+            "{left}: {error}"
+        );
+        drop((other, ranks));
+    }
+    devices.iter().for_each(assert_empty);
 }

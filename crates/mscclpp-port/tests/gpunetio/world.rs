@@ -79,7 +79,14 @@ pub(crate) fn end(
     config: EndpointConfig,
 ) -> Result<End, Error> {
     let buffer = Buffer::new(Device::cpu(), bytes)?;
-    let local = communicator.register_memory_with(&buffer, 0..bytes, ib(Access::FULL))?;
+    let options = MemoryOptions {
+        transports: match config.transport {
+            TransportKind::Ethernet => TransportKind::IB0.into(),
+            ib => ib.into(),
+        },
+        access: Access::FULL,
+    };
+    let local = communicator.register_memory_with(&buffer, 0..bytes, options)?;
     let connecting = communicator.connect(config, peer, 0)?;
     communicator.send_memory(&local, peer, 0)?;
     let receiving = communicator.recv_memory(peer, 0)?;
