@@ -2,6 +2,7 @@
 //! Who knows of whose stores: vector clocks, and how they travel.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use super::super::Scope;
@@ -56,12 +57,12 @@ pub(super) fn synchronises(one: (Block, Scope), other: (Block, Scope)) -> bool {
 
 /// The release sequences whose last value is in memory, by address.
 #[derive(Default)]
-pub(super) struct Sequences(BTreeMap<usize, Arc<Release>>);
+pub(super) struct Sequences(BTreeMap<usize, (Word, Arc<Release>)>);
 
 impl Sequences {
     /// What the value at `word` tells.
     pub(super) fn of(&self, word: Word) -> Option<&Arc<Release>> {
-        self.0.get(&word.address())
+        self.0.get(&word.address()).map(|(_, release)| release)
     }
 
     /// A store arrived: it ends what was there.
@@ -69,10 +70,14 @@ impl Sequences {
         let end = word.address() + word.bytes();
         // One that begins before it may be 8 bytes long.
         for start in (word.address().saturating_sub(4)..end).step_by(4) {
-            self.0.remove(&start);
+            if let Entry::Occupied(entry) = self.0.entry(start)
+                && entry.get().0.overlaps(word)
+            {
+                entry.remove();
+            }
         }
         if let Some(release) = release {
-            self.0.insert(word.address(), release);
+            self.0.insert(word.address(), (word, release));
         }
     }
 
@@ -87,17 +92,17 @@ impl Sequences {
                 added.clock.join(&before.clock);
             }
         }
-        self.0.insert(word.address(), release);
+        self.0.insert(word.address(), (word, release));
     }
 
     /// Stores of `launch` wait no more.
     pub(super) fn forget(&mut self, launch: u64) {
-        for release in self.0.values_mut() {
+        for (_, release) in self.0.values_mut() {
             Arc::make_mut(release)
                 .clock
                 .0
                 .retain(|writer, _| writer.launch != launch);
         }
-        self.0.retain(|_, release| !release.clock.0.is_empty());
+        self.0.retain(|_, (_, release)| !release.clock.0.is_empty());
     }
 }

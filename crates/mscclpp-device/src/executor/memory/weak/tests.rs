@@ -279,6 +279,28 @@ fn atomics_keep_a_release_sequence_and_stores_end_it() {
 }
 
 #[test]
+fn a_store_ends_the_release_of_its_own_bytes_only() {
+    let half = |bench: &Bench, index, at| {
+        // SAFETY: half of a word of the bench.
+        unsafe { Word::new(bench.word(index).address() + at, 4) }
+    };
+    let halves = |bench: &Bench, thread: &WeakThread| {
+        thread.store(half(bench, FLAG, 0), 1, Order::Release, Scope::Device);
+        thread.move_known(Scope::Device);
+        let third = bench.thread(2, 0);
+        third.store(half(bench, FLAG, 4), 1, Order::Relaxed, Scope::Device);
+        third.move_known(Scope::System);
+    };
+    let acquire = |bench: &Bench, thread: &WeakThread| {
+        assert_eq!(
+            thread.load(half(bench, FLAG, 0), Order::Acquire, Scope::Device),
+            1
+        );
+    };
+    assert_eq!(left_behind((0, 1), halves, acquire), 0);
+}
+
+#[test]
 fn a_block_barrier_tells_each_thread_what_the_others_knew() {
     for seed in 0..SEEDS {
         let (bench, order) = Bench::observed(seed);
