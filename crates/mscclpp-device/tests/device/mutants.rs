@@ -7,9 +7,10 @@
 //! the module that the check is from).
 
 use std::path::Path;
+use std::time::Instant;
 
-use crate::support::{Build, Kernels, Outcome};
 use crate::queue::{blocks, failures, limits, operations, order, stale, threads};
+use crate::support::{Build, Kernels, Outcome};
 use crate::{channel, fifo, grid, packet, semaphore};
 
 struct Mutant {
@@ -48,10 +49,14 @@ fn build(mutant: &Mutant) -> (Build, Kernels) {
 
 fn is_found(mutant: Mutant) {
     let (_build, kernels) = build(&mutant);
+    let started = Instant::now();
     match (mutant.check)(&kernels) {
         Err(fault) => println!(
-            "{}: {:?} -> {:?}\n  found: {fault}",
-            mutant.header, mutant.from, mutant.to
+            "{}: {:?} -> {:?}\n  found in {:?}: {fault}",
+            mutant.header,
+            mutant.from,
+            mutant.to,
+            started.elapsed()
         ),
         Ok(()) => panic!(
             "{}: {:?} -> {:?} was not noticed",
@@ -241,7 +246,7 @@ mutants! {
     no_last_doorbell: "queue_device.hpp",
         "      memory::fence<scopeDevice>(memoryOrderRelease);\n    }\n    memory::storeMmio(doorbell, value);\n"
         => "      memory::fence<scopeDevice>(memoryOrderRelease);\n    }\n",
-        "queue", operations::direct;
+        "queue", order::published;
     early_doorbell_only: "queue_device.hpp",
         "      memory::fence<scopeDevice>(memoryOrderRelease);\n    }\n    memory::storeMmio(doorbell, value);\n"
         => "      memory::fence<scopeDevice>(memoryOrderRelease);\n    }\n",
@@ -264,8 +269,9 @@ mutants! {
         "    memory::fence<scopeDevice>(memoryOrderRelease);\n    for (uint64_t index" => "    for (uint64_t index",
         "queue", order::published;
     ready_without_the_lap: "queue_device.hpp",
-        "memoryOrderAcquire) == static_cast<uint32_t>(end + 1)) ++end;" => "memoryOrderAcquire) != 0) ++end;",
-        "queue", threads::own_completions;
+        "      while (memory::load<scopeDevice>(readyWord(end), memoryOrderAcquire) == static_cast<uint32_t>(end + 1)) ++end;"
+        => "      while (end - published < blocks && memory::load<scopeDevice>(readyWord(end), memoryOrderAcquire) != 0) ++end;",
+        "queue", threads::nobody_is_forgotten;
     pending_not_read_again: "queue_device.hpp",
         "if (memory::fetchAdd<scopeDevice>(&state->pending, uint64_t{0} - seen, memoryOrderAcqRel) == seen) return;"
         => "memory::fetchAdd<scopeDevice>(&state->pending, uint64_t{0} - seen, memoryOrderAcqRel);\n      return;",
@@ -275,7 +281,7 @@ mutants! {
         => "first = memory::load<scopeDevice>(&state->reserved, memoryOrderRelaxed);
             sched_yield();
             memory::store<scopeDevice>(&state->reserved, first + count, memoryOrderRelaxed);",
-        "queue", threads::own_completions;
+        "queue", threads::nobody_is_forgotten;
 
     // Room and completions.
     no_credit_check: "queue_device.hpp",
@@ -288,14 +294,11 @@ mutants! {
         "return hasRoom(first + count) && memory::compareExchange" => "return memory::compareExchange",
         "queue", limits::budgets;
     owner_without_the_lap: "queue_device.hpp",
-        "const bool lap = (entry & completionEntries) != 0;" => "const bool lap = false;",
-        "queue", limits::laps;
-    owner_not_looked_at: "queue_device.hpp",
-        "last.opcode() == detail::CompletionWord::unwritten || last.owner() != lap" => "last.opcode() == detail::CompletionWord::unwritten || (lap && !lap)",
+        "const bool lap = (entry & completionEntries) != 0;" => "const bool lap = (entry & (2 * completionEntries)) != 0;",
         "queue", limits::laps;
     completion_index_not_widened: "queue_device.hpp",
         "completed + static_cast<uint16_t>(last.position() - static_cast<uint16_t>(completed));" => "completed * 0 + last.position();",
-        "queue", limits::wraps;
+        "queue", limits::laps;
     completed_one_early: "queue_device.hpp",
         "return loadCompleted() >= ticket;" => "return loadCompleted() + 1 >= ticket;",
         "queue", limits::budgets;
@@ -348,7 +351,7 @@ mutants! {
         "queue", limits::split;
     signal_before_its_payload: "queue_channel_device.hpp",
         "if (part == parts) return writeSignal(request);" => "if (withSignal) { if (part == 0) return writeSignal(request); --part; }",
-        "queue", stale::weak_poster;
+        "queue", blocks::as_the_encoder_writes;
     key_in_the_machines_order: "work_request_device.hpp",
         "segment(1, bigEndian(address), fields(key, 0));" => "segment(1, bigEndian(address), fields(bigEndian(key), 0));",
         "queue", blocks::golden;

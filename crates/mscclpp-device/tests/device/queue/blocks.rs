@@ -13,7 +13,8 @@ use mscclpp_device::abi::{
 use mscclpp_softnic::HostBuffer;
 
 use crate::support::{
-    Cells, Kernels, Op, Outcome, Rig, Runner, Setup, TestChannel, all_ok, ensure, equal, script,
+    Cells, Kernels, Op, Outcome, Rig, Runner, Setup, TestChannel, all_ok, ensure, equal, keep,
+    script,
 };
 
 const NUMBER: u32 = 0x12_3456;
@@ -45,7 +46,7 @@ impl Paper {
             state.write_u64(word * 8, index);
         }
         for buffer in [&ring, &completions, &state] {
-            std::mem::forget(buffer.clone());
+            keep(buffer.clone());
         }
         let memory = |address, key: u32, access| QueueMemory {
             address,

@@ -151,10 +151,14 @@ fn two_hundred_thousand_posts_go_through_sixty_four_blocks() {
 
 /// A few laps; short, so that one that stands still is found soon.
 pub(crate) fn laps(kernels: &Kernels) -> Outcome {
-    for blocks in [2, 8, 64] {
-        let few = |setup| Setup { blocks, ..setup };
-        counted(kernels, few(Setup::exclusive()), 1, 500, 10)?;
-        counted(kernels, few(Setup::default()), 2, 250, 10)?;
+    for (blocks, start, rounds) in [(2, 0, 60), (8, 1 << 16, 300), (64, 7 << 32, 500)] {
+        let few = |setup| Setup {
+            blocks,
+            start,
+            ..setup
+        };
+        counted(kernels, few(Setup::exclusive()), 1, rounds, 10)?;
+        counted(kernels, few(Setup::default()), 2, rounds / 2, 10)?;
     }
     Ok(())
 }
@@ -253,28 +257,37 @@ fn stopped(form: QueueForm, blocks: u32) -> Rig {
 /// A NIC that takes doorbells and does nothing.
 pub(crate) fn budgets(kernels: &Kernels) -> Outcome {
     for form in [QueueForm::Exclusive, QueueForm::Shared] {
-        let rig = stopped(form, 4);
+        let rig = stopped(form, 8);
         let own = &rig.ends[0];
         let runner = Runner::direct(&rig, kernels);
         let timeout = Status::Timeout as u64;
-        let mut ops = vec![Op::of(SIGNAL), Op::of(SIGNAL)];
         // Never Ok before it is complete.
-        ops.extend([0, 1, 50].map(|budget| Op::of(FLUSH).value(budget)));
-        let results = runner.run(&ops)?;
-        equal("flushes", &results[2..], &[timeout; 3])?;
-        // Two fit; their flush is in vain. Then there is no room.
+        let flushes = [0, 1, 50].map(|budget| Op::of(FLUSH).value(budget));
+        let mut ops = vec![Op::of(SIGNAL)];
+        ops.extend(flushes);
+        equal("one flush", &runner.run(&ops)?[1..], &[timeout; 3])?;
+        // There is room for it; its flush is in vain.
         let post = Op::bound(PUT_SIGNAL_FLUSH, 0, 0, 8);
+        equal("a post", runner.run(&[post.value(10)])?, vec![timeout])?;
+        equal("slots taken", own.reserved(), 3)?;
+        // One is free then, and a post needs two.
+        all_ok(&runner.run(&[Op::of(SIGNAL); 4])?)?;
         let results = runner.run(&[0, 0, 1, 50].map(|budget| post.value(budget)))?;
         equal("posts", results, vec![timeout; 4])?;
-        equal("slots taken", own.reserved(), 4)?;
+        equal("slots taken", own.reserved(), 7)?;
+        all_ok(&runner.run(&[Op::of(SIGNAL)])?)?;
+        let results = runner.run(&[0, 0, 1, 50].map(|budget| post.value(budget)))?;
+        equal("posts", results, vec![timeout; 4])?;
+        equal("slots taken", own.reserved(), 8)?;
 
         // The NIC goes on: what was posted is executed, each once. It counts from the next doorbell.
         rig.devices[0].set_faults(FaultPlan::default());
-        let ring = Doorbell::new(own.pair.number(), QueueIndex::new(4));
+        let ring = Doorbell::new(own.pair.number(), QueueIndex::new(8));
         own.pair.page().ring(ring);
         all_ok(&runner.run(&[Op::of(FLUSH), post])?)?;
-        equal("signals", rig.ends[1].signals(), 4)?;
-        equal("slots taken", own.reserved(), 6)?;
+        equal("signals", rig.ends[1].signals(), 8)?;
+        equal("slots taken", own.reserved(), 10)?;
+        rig.no_violations()?;
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub(crate) use fifo::TestFifo;
 pub(crate) use kernels::{Build, Kernels};
-pub(crate) use memory::{Cells, TestChannel, TestSemaphore};
+pub(crate) use memory::{Cells, TestChannel, TestSemaphore, keep};
 pub(crate) use nic::{Rig, Setup};
 pub(crate) use script::{Op, Runner, all_ok};
 

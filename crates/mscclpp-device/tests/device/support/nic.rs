@@ -20,7 +20,7 @@ use mscclpp_softnic::{
     Transition, Violation, WriteOrdering,
 };
 
-use super::{Cells, Outcome, TestFifo, ensure, equal};
+use super::{Cells, Outcome, TestFifo, ensure, equal, keep};
 
 /// How a rig is made.
 #[derive(Clone, Debug)]
@@ -125,10 +125,9 @@ pub(crate) const SCRATCH: usize = 1024;
 impl End {
     fn new(domain: &ProtectionDomain, setup: &Setup) -> Self {
         let device = domain.device();
-        // Leaked: a kernel that a failed check left behind may still use it.
         let buffer = |bytes| {
             let buffer = HostBuffer::new(bytes);
-            std::mem::forget(buffer.clone());
+            keep(buffer.clone());
             buffer
         };
         let entries = setup.blocks * setup.entries_per_block;
@@ -426,7 +425,7 @@ impl Rig {
             return Ok(());
         };
         self.abort();
-        let ended = running.join(Duration::from_secs(20)).is_ok();
+        let ended = running.join(Duration::from_secs(5)).is_ok();
         Err(format!(
             "{late}; {}ended by abort",
             if ended { "" } else { "not " }
@@ -437,6 +436,7 @@ impl Rig {
     pub(crate) fn abort(&self) {
         for end in &self.ends {
             end.status.fail(Status::Aborted);
+            end.fifo.status.fail(Status::Aborted);
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use mscclpp_device::abi::{PortChannelDeviceHandle, Status};
 use mscclpp_device::executor::{LaunchDims, Model};
 
-use super::{Cells, Kernels, Outcome, Rig};
+use super::{Cells, Kernels, Outcome, Rig, keep};
 
 /// One call; twin of `Op` in kernels/queue.cpp.
 #[derive(Clone, Copy, Debug, Default)]
@@ -213,8 +213,8 @@ impl<'a> Runner<'a> {
             ops.resize(ops.len() + count - thread.len(), Op::default());
         }
         let results = Cells::new(ops.len());
-        // Leaked, as everything that a kernel may outlive.
         let ops: &'static [Op] = ops.leak();
+        keep(ops);
         let args = Script {
             channel,
             ops: ops.as_ptr().expose_provenance() as u64,
