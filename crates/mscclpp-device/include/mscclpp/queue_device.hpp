@@ -321,10 +321,13 @@ struct QueueDeviceHandle {
       const uint64_t completed = memory::load<scopeDevice>(&state->completed, memoryOrderRelaxed);
       const uint64_t index = completed + static_cast<uint16_t>(last.position() - static_cast<uint16_t>(completed));
       if (last.opcode() != detail::CompletionWord::success) {
-        // A connection completes in order: all before the request that failed succeeded.
-        raiseCompleted(index);
         const uint64_t before = memory::load<scopeSystem>(words + detail::CompletionWord::offset / 8 - 1,
                                                           memoryOrderRelaxed);
+        // Others may have consumed this entry long ago, and laps later the same slot may tell of a
+        // request that was flushed after the one that failed.
+        if (memory::load<scopeDevice>(&state->consumed, memoryOrderRelaxed) != entry) continue;
+        // A connection completes in order: all before the request that failed succeeded.
+        raiseCompleted(index);
         const uint32_t syndrome = static_cast<uint32_t>(before >> 56);
         const uint32_t vendor = static_cast<uint32_t>(before >> 48) & 0xff;
         fail(syndrome | (vendor << 8) | (last.requestOpcode() << 16), index);
@@ -346,10 +349,11 @@ struct QueueDeviceHandle {
   }
 
   MSCCLPP_DEVICE_INLINE void fail(uint32_t detail, uint64_t index) {
+    if (error() != Status::Ok) return;
+    // The index first: who finds the error finds the index. Of an error, all who find it find the same.
+    memory::store<scopeDevice>(&state->errorIndex, index, memoryOrderRelaxed);
     const uint64_t bits = static_cast<uint32_t>(Status::QueueError) | (static_cast<uint64_t>(detail) << 32);
-    if (memory::compareExchange<scopeDevice>(errorBits(), uint64_t{0}, bits, memoryOrderAcqRel) == 0) {
-      memory::store<scopeDevice>(&state->errorIndex, index, memoryOrderRelaxed);
-    }
+    memory::compareExchange<scopeDevice>(errorBits(), uint64_t{0}, bits, memoryOrderRelease);
   }
 };
 

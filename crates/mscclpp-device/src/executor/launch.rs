@@ -81,8 +81,10 @@ pub(crate) struct ThreadState {
 
 impl ThreadState {
     pub(crate) fn barrier(&self, predicate: bool) -> bool {
-        self.memory.barrier();
-        self.launch.barriers[self.id.block as usize].arrive(predicate)
+        self.memory.arrive();
+        let any = self.launch.barriers[self.id.block as usize].arrive(predicate);
+        self.memory.leave();
+        any
     }
 }
 

@@ -13,6 +13,7 @@ mod fifo;
 mod grid;
 mod mutants;
 mod packet;
+mod queue;
 mod sanitizer;
 mod semaphore;
 mod support;

@@ -46,6 +46,11 @@ impl Order {
         }
     }
 
+    /// Whether it makes what others released known to the thread.
+    pub fn acquires(self) -> bool {
+        matches!(self, Self::Acquire | Self::AcqRel | Self::SeqCst)
+    }
+
     /// Whether it makes what the thread wrote before visible.
     pub fn releases(self) -> bool {
         matches!(self, Self::Release | Self::AcqRel | Self::SeqCst)
@@ -153,7 +158,7 @@ impl ThreadMemory {
         match self {
             Self::Direct => word.load(),
             Self::Trace(trace, id) => trace.load(*id, word, order, scope),
-            Self::Weak(weak) => weak.load(word),
+            Self::Weak(weak) => weak.load(word, order, scope),
         }
     }
 
@@ -169,7 +174,9 @@ impl ThreadMemory {
         match self {
             Self::Direct => word.fetch_add(operand),
             Self::Trace(trace, id) => trace.fetch_add(*id, word, operand, order, scope),
-            Self::Weak(weak) => weak.atomic(word, order, scope, |word| word.fetch_add(operand)),
+            Self::Weak(weak) => {
+                weak.atomic(word, order, scope, |word| (word.fetch_add(operand), true))
+            }
         }
     }
 
@@ -187,7 +194,8 @@ impl ThreadMemory {
                 trace.compare_exchange(*id, word, (expected, desired), order, scope)
             }
             Self::Weak(weak) => weak.atomic(word, order, scope, |word| {
-                word.compare_exchange(expected, desired)
+                let found = word.compare_exchange(expected, desired);
+                (found, found == word.cut(expected))
             }),
         }
     }
@@ -196,8 +204,7 @@ impl ThreadMemory {
         match self {
             Self::Direct => {}
             Self::Trace(trace, id) => trace.record(*id, Access::Fence { order, scope }),
-            Self::Weak(weak) if order.releases() => weak.fence(scope),
-            Self::Weak(_) => {}
+            Self::Weak(weak) => weak.fence(order, scope),
         }
     }
 
@@ -209,11 +216,18 @@ impl ThreadMemory {
         }
     }
 
-    pub(crate) fn barrier(&self) {
+    pub(crate) fn arrive(&self) {
         match self {
             Self::Direct => {}
             Self::Trace(trace, id) => trace.record(*id, Access::Barrier),
-            Self::Weak(weak) => weak.fence(Scope::Block),
+            Self::Weak(weak) => weak.arrive(),
+        }
+    }
+
+    /// The barrier let the thread go.
+    pub(crate) fn leave(&self) {
+        if let Self::Weak(weak) = self {
+            weak.leave();
         }
     }
 

@@ -5,19 +5,23 @@
 //! then reaches memory, where hosts, NICs and other GPUs see it. Threads see
 //! what waits with themselves, their block and their GPU. From each place
 //! stores move on one by one, in an order drawn from the seed; only stores to
-//! the same bytes keep theirs. A fence or release moves what waits with its
-//! thread (and, where the scope is wider, with its block and its GPU: what the
-//! thread may have seen) up to where its scope sees it, at once.
+//! the same bytes keep theirs. A fence or release moves up to where its scope
+//! sees it, at once, what its thread stored and what the thread *knows* others
+//! to have stored: because they released it and the thread acquired that, or
+//! by a barrier of their block. What it merely may have seen stays.
 
-use std::cell::RefCell;
+mod clock;
+mod thread;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::super::error::ThreadId;
+use super::observe;
 use super::word::Word;
-use super::{Order, Scope, observe};
+use clock::{Clock, Release, Sequences, Writer};
+pub(crate) use thread::WeakThread;
 
 /// More stores than this do not wait in one place.
 const CAPACITY: usize = 256;
@@ -41,8 +45,9 @@ type Observer = dyn Fn(&Write) + Send + Sync;
 /// A weakly ordered memory; one such model stands for one GPU, and launches on
 /// the same model run on the same GPU.
 ///
-/// Not modelled: loads are done when the thread comes to them, never early,
-/// so that a missing acquire does not show.
+/// Not modelled: loads are done when the thread comes to them, never early.
+/// A missing acquire shows in what a later, wider release of the same thread
+/// leaves behind, not in what the thread itself loads.
 ///
 /// The same seed gives the same order for a launch of one thread. With several
 /// threads each draws from its own sequence, and the system's scheduling adds
@@ -60,18 +65,30 @@ struct Shared {
     failure: Mutex<Option<String>>,
 }
 
-#[derive(Clone, Copy)]
 struct Store {
     word: Word,
     value: u64,
+    writer: Writer,
+    /// How many stores its writer had made before it.
+    number: u64,
+    /// What it tells to a thread that acquires it.
+    release: Option<Arc<Release>>,
 }
 
-/// Where stores wait that have left their thread.
+/// A block of threads: its launch and its number in it.
+type Block = (u64, u32);
+
+/// What the threads of a GPU share.
 #[derive(Default)]
 struct Places {
-    /// By launch and block.
-    blocks: BTreeMap<(u64, u32), Vec<Store>>,
+    /// Where stores wait that have left their thread.
+    blocks: BTreeMap<Block, Vec<Store>>,
     gpu: Vec<Store>,
+    /// What the values in memory tell.
+    memory: Sequences,
+    /// What is known to all behind the even and the odd barriers of a block.
+    /// A thread is never two barriers ahead of another.
+    barriers: BTreeMap<Block, [Clock; 2]>,
 }
 
 impl Weak {
@@ -116,9 +133,13 @@ impl Weak {
             let mut stores = places.blocks.remove(&key).unwrap_or_default();
             places.gpu.append(&mut stores);
         }
-        while let Some(store) = take_any(&mut places.gpu, &mut random) {
-            self.write(store);
+        let Places { gpu, memory, .. } = &mut *places;
+        while let Some(store) = take_any(gpu, &mut random) {
+            self.write(memory, store);
         }
+        // All of it has arrived: nothing is left to be known of this launch.
+        memory.forget(launch);
+        places.barriers.retain(|(of, _), _| *of != launch);
     }
 
     pub(crate) fn failure(&self) -> Option<String> {
@@ -136,8 +157,9 @@ impl Weak {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, store: Store) {
+    fn write(&self, memory: &mut Sequences, store: Store) {
         store.word.store(store.value);
+        memory.begin(store.word, store.release);
         self.tell(store.word, store.value, false);
     }
 
@@ -162,154 +184,18 @@ impl fmt::Debug for Weak {
     }
 }
 
-/// One thread on a [`Weak`] memory.
-pub(crate) struct WeakThread {
-    gpu: Weak,
-    block: (u64, u32),
-    own: RefCell<Own>,
-}
-
-struct Own {
-    random: Random,
-    /// How seldom this thread moves stores on: once in so many steps for each place.
-    pace: usize,
-    stores: Vec<Store>,
-}
-
-impl WeakThread {
-    pub(crate) fn new(gpu: Weak, launch: u64, id: ThreadId) -> Self {
-        let place = u64::from(id.block) << 32 | u64::from(id.thread);
-        let mut random = Random::new(gpu.shared.seed ^ Random::new(launch << 48 ^ place).next());
-        let pace = [4, 16, 64][random.below(3)];
-        Self {
-            gpu,
-            block: (launch, id.block),
-            own: RefCell::new(Own {
-                random,
-                pace,
-                stores: Vec::new(),
-            }),
-        }
+/// Takes, in their order, the stores that `known` covers and earlier ones to the same bytes.
+fn take_known(stores: &mut Vec<Store>, known: &Clock) -> Vec<Store> {
+    let mut goes = vec![false; stores.len()];
+    for i in (0..stores.len()).rev() {
+        let covered = known.covers(stores[i].writer, stores[i].number);
+        goes[i] = covered
+            || (i + 1..stores.len()).any(|j| goes[j] && stores[j].word.overlaps(stores[i].word));
     }
-
-    pub(crate) fn store(&self, word: Word, value: u64, order: Order, scope: Scope) {
-        if order.releases() {
-            self.fence(scope);
-        }
-        self.own.borrow_mut().stores.push(Store { word, value });
-        self.step();
-    }
-
-    pub(crate) fn load(&self, word: Word) -> u64 {
-        let value = {
-            let places = self.gpu.lock();
-            let own = self.own.borrow();
-            let block = places
-                .blocks
-                .get(&self.block)
-                .map_or(&[][..], Vec::as_slice);
-            let waiting = places.gpu.iter().chain(block).chain(&own.stores);
-            waiting.fold(word.load(), |seen, store| {
-                word.overlay(seen, store.word, store.value)
-            })
-        };
-        self.step();
-        value
-    }
-
-    /// Atomics are done in memory, after what this thread sees waiting there.
-    pub(crate) fn atomic(
-        &self,
-        word: Word,
-        order: Order,
-        scope: Scope,
-        operation: impl FnOnce(Word) -> u64,
-    ) -> u64 {
-        if order.releases() {
-            self.fence(scope);
-        }
-        let found = {
-            let mut places = self.gpu.lock();
-            let mut own = self.own.borrow_mut();
-            let Places { blocks, gpu } = &mut *places;
-            let block = blocks.entry(self.block).or_default();
-            for place in [gpu, block, &mut own.stores] {
-                for store in place.extract_if(.., |store| store.word.overlaps(word)) {
-                    self.gpu.write(store);
-                }
-            }
-            let found = operation(word);
-            self.gpu.tell(word, word.load(), false);
-            found
-        };
-        self.step();
-        found
-    }
-
-    pub(crate) fn store_mmio(&self, word: Word, value: u64) {
-        {
-            let _places = self.gpu.lock();
-            word.store(value);
-            self.gpu.tell(word, value, true);
-        }
-        self.step();
-    }
-
-    pub(crate) fn fence(&self, scope: Scope) {
-        let mut places = self.gpu.lock();
-        let mut own = self.own.borrow_mut();
-        let Own { random, stores, .. } = &mut *own;
-        let Places { blocks, gpu } = &mut *places;
-        let block = blocks.entry(self.block).or_default();
-        block.append(stores);
-        if scope >= Scope::Device {
-            gpu.append(block);
-        }
-        if scope == Scope::System {
-            while let Some(store) = take_any(gpu, random) {
-                self.gpu.write(store);
-            }
-        }
-    }
-
-    /// Lets time pass: waiting loops must see what others wrote in the end.
-    pub(crate) fn relax(&self) {
-        for _ in 0..4 {
-            self.step();
-        }
-    }
-
-    pub(crate) fn exit(&self) {
-        self.fence(Scope::Block);
-    }
-
-    /// Moves at most one store on, from where chance or a full place says.
-    fn step(&self) {
-        let mut places = self.gpu.lock();
-        let mut own = self.own.borrow_mut();
-        let Own {
-            random,
-            pace,
-            stores,
-        } = &mut *own;
-        let Places { blocks, gpu } = &mut *places;
-        let draw = random.below(*pace);
-        if draw == 0 || stores.len() > CAPACITY {
-            if let Some(store) = take_any(stores, random) {
-                blocks.entry(self.block).or_default().push(store);
-            }
-        } else if draw == 1 {
-            let mut waiting: Vec<_> = blocks.values_mut().filter(|b| !b.is_empty()).collect();
-            if !waiting.is_empty() {
-                let chosen = random.below(waiting.len());
-                gpu.extend(take_any(waiting[chosen], random));
-            }
-        } else if (draw == 2 || gpu.len() > CAPACITY)
-            && let Some(store) = take_any(gpu, random)
-        {
-            self.gpu.write(store);
-        }
-    }
+    let mut goes = goes.into_iter();
+    stores
+        .extract_if(.., |_| goes.next().unwrap_or_default())
+        .collect()
 }
 
 /// Takes a store that may go first: no earlier one is to the same bytes.

@@ -31,6 +31,15 @@ impl Word {
         if self.wide { 8 } else { 4 }
     }
 
+    /// The part of `value` that fits.
+    pub(crate) fn cut(self, value: u64) -> u64 {
+        if self.wide {
+            value
+        } else {
+            value & u64::from(u32::MAX)
+        }
+    }
+
     fn narrow(&self) -> &AtomicU32 {
         // SAFETY: `new` promised a valid, aligned word; all access to it is atomic.
         unsafe { AtomicU32::from_ptr(self.address as *mut u32) }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! Words that kernels and tests share, and handles made of them.
 
+use std::any::Any;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
@@ -12,21 +13,25 @@ use mscclpp_device::abi::{
 
 use super::TestFifo;
 
-/// Shared words. Kept for ever: a kernel that a failed check left behind may still use them.
+/// Shared words. Kept for ever.
 #[derive(Clone, Copy)]
 pub(crate) struct Cells(&'static [AtomicU64]);
 
-/// All that is kept for ever, so that a leak detector knows it from a leak.
-static KEPT: Mutex<Vec<&'static [AtomicU64]>> = Mutex::new(Vec::new());
+/// Keeps something for ever, where a leak detector knows it from a leak: a kernel that a failed
+/// check left behind may still use it.
+pub(crate) fn keep(what: impl Send + 'static) {
+    static KEPT: Mutex<Vec<Box<dyn Any + Send>>> = Mutex::new(Vec::new());
+    KEPT.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(Box::new(what));
+}
 
 impl Cells {
     /// Zeroed, aligned to 16 bytes.
     pub(crate) fn new(count: usize) -> Self {
         let words: Vec<AtomicU64> = (0..count + 1).map(|_| AtomicU64::new(0)).collect();
         let words: &'static [AtomicU64] = words.leak();
-        KEPT.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(words);
+        keep(words);
         let skipped = words.as_ptr().addr() % 16 / 8;
         Self(&words[skipped..skipped + count])
     }

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: MIT
-//! Compiling and loading kernels, and the host memory that they work on.
+//! Compiling and loading kernels, the host memory that they work on, and the
+//! NIC that executes what they post.
 
 mod fifo;
 mod kernels;
 mod memory;
+pub(crate) mod nic;
+pub(crate) mod script;
 
 use std::time::Duration;
 
 pub(crate) use fifo::TestFifo;
 pub(crate) use kernels::{Build, Kernels};
-pub(crate) use memory::{Cells, TestChannel, TestSemaphore};
+pub(crate) use memory::{Cells, TestChannel, TestSemaphore, keep};
+pub(crate) use nic::{Rig, Setup};
+pub(crate) use script::{Op, Runner, all_ok};
 
 /// Longer than anything here takes, also on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);

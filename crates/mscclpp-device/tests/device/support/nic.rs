@@ -1,0 +1,477 @@
+// SPDX-License-Identifier: MIT
+//! Two connected queue pairs of a NIC in software, and channels on them.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use mlx5_queue::{Completion, DoorbellRecord, MemoryKey, QueueIndex};
+use mscclpp_device::abi::{
+    AbiHeader, BasePortChannelDeviceHandle, Host2DeviceSemaphoreDeviceHandle, MAX_MEMORIES,
+    PortChannelDeviceHandle, QueueChannel, QueueDeviceHandle, QueueForm, QueueMemory, SignalMode,
+    Status,
+};
+use mscclpp_device::executor::{HostKernel, LaunchDims, Model, Trace, Weak, memory};
+use mscclpp_softnic::{
+    AccessFlags, Device, DeviceConfig, EngineMode, HostBuffer, InitAttributes, ProtectionDomain,
+    QueueAddress, QueuePair, QueuePairConfig, ReceiveAttributes, Registration, SendAttributes,
+    Transition, Violation, WriteOrdering,
+};
+
+use super::{Cells, Outcome, TestFifo, ensure, equal, keep};
+
+/// How a rig is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) form: QueueForm,
+    pub(crate) signal_mode: SignalMode,
+    /// Whether each request completes, or the last of a post.
+    pub(crate) signal_every: bool,
+    pub(crate) blocks: u32,
+    /// Completion entries for each block.
+    pub(crate) entries_per_block: u32,
+    pub(crate) record_in_host_memory: bool,
+    pub(crate) max_message: u64,
+    /// Where the counters start: a multiple of 2^16, as the NIC starts at 0.
+    pub(crate) start: u64,
+    /// Bytes of source and target.
+    pub(crate) memory: usize,
+    /// Two devices with a link, or one.
+    pub(crate) linked: bool,
+    pub(crate) nic: DeviceConfig,
+    pub(crate) send: SendAttributes,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let mut nic = DeviceConfig::default();
+        // A thread that is kept waiting between a doorbell and its record is no violation.
+        nic.checks.audit_interval = Duration::ZERO;
+        Self {
+            form: QueueForm::Shared,
+            signal_mode: SignalMode::Atomic,
+            signal_every: true,
+            blocks: 64,
+            entries_per_block: 1,
+            record_in_host_memory: true,
+            max_message: 1 << 30,
+            start: 0,
+            memory: 1 << 16,
+            linked: false,
+            nic,
+            send: SendAttributes::default(),
+        }
+    }
+}
+
+impl Setup {
+    /// One thread at a time, and the last request of a post completes.
+    pub(crate) fn exclusive() -> Self {
+        Self {
+            form: QueueForm::Exclusive,
+            signal_every: false,
+            ..Self::default()
+        }
+    }
+
+    /// For kernels on a memory model: the NIC runs when they ring.
+    pub(crate) fn modelled(mut self) -> Self {
+        self.nic.engine = EngineMode::Inline;
+        self
+    }
+
+    /// The same with the NIC's seed.
+    pub(crate) fn seed(mut self, seed: u64) -> Self {
+        self.nic.seed = seed;
+        self
+    }
+}
+
+/// One end: a queue pair, its memory, and the channel that kernels get.
+pub(crate) struct End {
+    pub(crate) pair: QueuePair,
+    pub(crate) ring: HostBuffer,
+    pub(crate) record: HostBuffer,
+    pub(crate) completions: HostBuffer,
+    pub(crate) state: HostBuffer,
+    pub(crate) ready: HostBuffer,
+    /// The word where results of atomics land, and a page around it.
+    pub(crate) scratch: HostBuffer,
+    /// The peer's puts come from here.
+    pub(crate) source: HostBuffer,
+    /// The peer's puts land here.
+    pub(crate) target: HostBuffer,
+    /// The peer's signals land here.
+    pub(crate) token: HostBuffer,
+    memories: HostBuffer,
+    /// The register of kernels whose stores a model hands to the NIC.
+    register: Cells,
+    outbound: Cells,
+    pub(crate) consumed: Cells,
+    pub(crate) status: Cells,
+    pub(crate) fifo: TestFifo,
+    scratch_key: MemoryKey,
+    source_key: MemoryKey,
+    target_key: MemoryKey,
+    token_key: MemoryKey,
+    _registrations: Vec<Registration>,
+}
+
+/// Where the scratch word is in its page.
+pub(crate) const SCRATCH: usize = 1024;
+
+impl End {
+    fn new(domain: &ProtectionDomain, setup: &Setup) -> Self {
+        let device = domain.device();
+        let buffer = |bytes| {
+            let buffer = HostBuffer::new(bytes);
+            keep(buffer.clone());
+            buffer
+        };
+        let entries = setup.blocks * setup.entries_per_block;
+        let (ring, record) = (buffer(setup.blocks as usize * 64), buffer(8));
+        let completions = buffer(entries as usize * 64);
+        for entry in 0..entries as usize {
+            completions.write(entry * 64 + 63, &[Completion::UNWRITTEN]);
+        }
+        let queue = device
+            .create_completion_queue(completions.range(), entries)
+            .unwrap();
+        let page = device.allocate_doorbell_page().unwrap();
+        let pair = domain
+            .create_queue_pair(QueuePairConfig {
+                send_ring: ring.range(),
+                send_blocks: setup.blocks,
+                record: record.range(),
+                send_completions: &queue,
+                receive: None,
+                page: &page,
+                trigger: None,
+            })
+            .unwrap();
+        let register = |memory: &HostBuffer, ordering| {
+            let (range, all) = (memory.range(), AccessFlags::ALL);
+            domain.register(range, all, ordering).unwrap()
+        };
+        let (source, target) = (buffer(setup.memory), buffer(setup.memory));
+        let (token, scratch) = (buffer(8), buffer(8));
+        let registrations = vec![
+            register(&scratch, WriteOrdering::Relaxed),
+            register(&source, WriteOrdering::Relaxed),
+            register(&target, WriteOrdering::Relaxed),
+            register(&token, WriteOrdering::Strict),
+        ];
+        let state = buffer(128);
+        // reserved, completed, consumed, published
+        for word in [0, 1, 5, 6] {
+            state.write_u64(word * 8, setup.start);
+        }
+        Self {
+            pair,
+            ring,
+            record,
+            completions,
+            state,
+            ready: buffer(setup.blocks as usize * 4),
+            scratch,
+            source,
+            target,
+            token,
+            memories: buffer(MAX_MEMORIES as usize * size_of::<QueueMemory>()),
+            register: Cells::new(1),
+            outbound: Cells::new(1),
+            consumed: Cells::new(1),
+            status: Cells::new(1),
+            fifo: TestFifo::new(1),
+            scratch_key: registrations[0].key(),
+            source_key: registrations[1].key(),
+            target_key: registrations[2].key(),
+            token_key: registrations[3].key(),
+            _registrations: registrations,
+        }
+    }
+
+    fn connect(&self, peer: QueueAddress, setup: &Setup) {
+        for step in [
+            Transition::Init(InitAttributes::ALL),
+            Transition::ReadyToReceive(ReceiveAttributes::new(peer)),
+            Transition::ReadyToSend(setup.send),
+        ] {
+            self.pair.modify(step).unwrap();
+        }
+    }
+
+    fn state(&self, word: usize) -> u64 {
+        self.state.read_u64(word * 8)
+    }
+
+    pub(crate) fn reserved(&self) -> u64 {
+        self.state(0)
+    }
+
+    pub(crate) fn completed(&self) -> u64 {
+        self.state(1)
+    }
+
+    /// The sticky error's bits, and the request that failed.
+    pub(crate) fn error(&self) -> (u64, u64) {
+        (self.state(2), self.state(3))
+    }
+
+    pub(crate) fn set_in_use(&self, threads: u64) {
+        self.state.write_u64(4 * 8, threads);
+    }
+
+    pub(crate) fn in_use(&self) -> u64 {
+        self.state(4)
+    }
+
+    /// Signals received.
+    pub(crate) fn signals(&self) -> u64 {
+        self.token.read_u64(0)
+    }
+
+    /// Puts a memory into the table of ids.
+    pub(crate) fn set_memory(&self, id: u32, memory: QueueMemory) {
+        let at = id as usize * size_of::<QueueMemory>();
+        let last = u64::from(memory.key) | u64::from(memory.access) << 32;
+        for (i, word) in [memory.address, memory.size, last].into_iter().enumerate() {
+            self.memories.write_u64(at + 8 * i, word);
+        }
+    }
+}
+
+fn wire(key: MemoryKey) -> u32 {
+    key.get().to_be()
+}
+
+/// Part of a buffer, as requests name it.
+fn named(buffer: &HostBuffer, from: usize, key: MemoryKey, access: u32) -> QueueMemory {
+    QueueMemory {
+        address: buffer.address() + from as u64,
+        size: (buffer.len() - from) as u64,
+        key: wire(key),
+        access,
+    }
+}
+
+/// Two ends, connected. Kernels of `ends[0]` post; `ends[1]` may too.
+pub(crate) struct Rig {
+    pub(crate) setup: Setup,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) ends: [End; 2],
+    stop: Arc<AtomicBool>,
+    pump: Option<JoinHandle<()>>,
+}
+
+/// Id of the peer's target.
+pub(crate) const TARGET: u32 = 3;
+/// Id of the own source.
+pub(crate) const SOURCE: u32 = 5;
+/// Id of the peer's target from [`PART_FROM`] on.
+pub(crate) const PART: u32 = 511;
+pub(crate) const PART_FROM: usize = 4096;
+
+impl Rig {
+    pub(crate) fn new(setup: Setup) -> Self {
+        let open = || Device::open("soft0", setup.nic.clone()).unwrap();
+        let mut devices = vec![open()];
+        if setup.linked {
+            devices.push(open());
+            let (one, other) = UnixStream::pair().unwrap();
+            let (near, limit) = (devices[0].clone(), Duration::from_secs(10));
+            let linking = std::thread::spawn(move || near.link(one, limit).unwrap());
+            devices[1].link(other, limit).unwrap();
+            linking.join().unwrap();
+        }
+        let ends = [0, devices.len() - 1]
+            .map(|device| End::new(&devices[device].allocate_domain().unwrap(), &setup));
+        let [a, b] = &ends;
+        for (own, peer) in [(a, b), (b, a)] {
+            own.connect(peer.pair.address(), &setup);
+            own.set_memory(
+                SOURCE,
+                named(&own.source, 0, own.source_key, QueueMemory::LOCAL),
+            );
+            let target = |from| named(&peer.target, from, peer.target_key, QueueMemory::REMOTE);
+            own.set_memory(TARGET, target(0));
+            own.set_memory(PART, target(PART_FROM));
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        // Who does what an inline NIC has left for later.
+        let pump = (setup.nic.engine == EngineMode::Inline).then(|| {
+            let (devices, stop) = (devices.clone(), stop.clone());
+            std::thread::spawn(move || {
+                while !stop.load(SeqCst) {
+                    devices.iter().for_each(Device::run);
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            })
+        });
+        Self {
+            setup,
+            devices,
+            ends,
+            stop,
+            pump,
+        }
+    }
+
+    /// The channel from an end to the other.
+    pub(crate) fn channel(&self, end: usize) -> PortChannelDeviceHandle {
+        let (own, peer) = (&self.ends[end], &self.ends[1 - end]);
+        let setup = &self.setup;
+        let doorbell = match setup.nic.engine {
+            EngineMode::Inline => own.register.address(),
+            _ => own.pair.page().register().address(),
+        };
+        let queue = QueueDeviceHandle {
+            abi: AbiHeader::of::<QueueDeviceHandle>(),
+            send_ring: own.ring.address(),
+            record: own.record.address() + 4,
+            doorbell,
+            completions: own.completions.address(),
+            state: own.state.address(),
+            ready: match setup.form {
+                QueueForm::Exclusive => 0,
+                QueueForm::Shared => own.ready.address(),
+            },
+            scratch: own.scratch.address() + SCRATCH as u64,
+            scratch_key: wire(own.scratch_key),
+            number: own.pair.number().get(),
+            blocks: setup.blocks,
+            completion_entries: setup.blocks * setup.entries_per_block,
+            form: setup.form as u32,
+            signal_mode: setup.signal_mode as u32,
+            record_in_host_memory: setup.record_in_host_memory.into(),
+            signal_every: setup.signal_every.into(),
+            max_message: setup.max_message,
+        };
+        let channel = QueueChannel {
+            queue,
+            memories: own.memories.address(),
+            token: named(&peer.token, 0, peer.token_key, QueueMemory::REMOTE),
+            outbound: match setup.signal_mode {
+                SignalMode::Atomic => 0,
+                SignalMode::InlineWrite => own.outbound.address(),
+            },
+        };
+        let semaphore = Host2DeviceSemaphoreDeviceHandle {
+            abi: AbiHeader::of::<Host2DeviceSemaphoreDeviceHandle>(),
+            inbound_token: own.token.address(),
+            expected_inbound_token: own.consumed.address(),
+            status: own.status.address(),
+        };
+        let base = BasePortChannelDeviceHandle::on_queue(7, semaphore, own.fifo.handle(), channel);
+        let target = named(&peer.target, 0, peer.target_key, QueueMemory::REMOTE);
+        let source = named(&own.source, 0, own.source_key, QueueMemory::LOCAL);
+        PortChannelDeviceHandle::on_queue(base, (TARGET, target), (SOURCE, source))
+    }
+
+    fn bell(&self) -> impl Fn(usize, u64) + Send + Sync + use<> {
+        let bells: Vec<_> = self
+            .ends
+            .iter()
+            .map(|end| (end.register.address() as usize, end.pair.page().clone()))
+            .collect();
+        move |address, value| {
+            for (register, page) in &bells {
+                if *register == address {
+                    page.ring_bytes(value.to_ne_bytes());
+                }
+            }
+        }
+    }
+
+    /// A weakly ordered GPU whose doorbells the NIC sees each, with what is in memory by then.
+    /// `look` is called after each.
+    pub(crate) fn weak(&self, seed: u64, look: impl Fn() + Send + Sync + 'static) -> Weak {
+        let bell = self.bell();
+        Weak::observed(seed, move |write| {
+            if write.mmio {
+                bell(write.address, write.value);
+                look();
+            }
+        })
+    }
+
+    /// A record of what kernels do, while the NIC sees each doorbell.
+    pub(crate) fn trace(&self) -> Trace {
+        let bell = self.bell();
+        Trace::observed(move |event| {
+            if let memory::Access::StoreMmio { address, value } = event.access {
+                bell(address, value);
+            }
+        })
+    }
+
+    /// Runs a kernel to its end. One that does not come to it is aborted.
+    pub(crate) fn run<T: Copy + Send + 'static>(
+        &self,
+        kernel: HostKernel,
+        dims: LaunchDims,
+        args: T,
+        model: Option<Model>,
+        limit: Duration,
+    ) -> Outcome {
+        let running = match model {
+            None => kernel.launch(dims, args),
+            Some(model) => kernel.launch_modelled(dims, args, model),
+        };
+        let running = running.map_err(|error| error.to_string())?;
+        let Err(late) = running.join(limit) else {
+            return Ok(());
+        };
+        self.abort();
+        let ended = running.join(Duration::from_secs(5)).is_ok();
+        Err(format!(
+            "{late}; {}ended by abort",
+            if ended { "" } else { "not " }
+        ))
+    }
+
+    /// Ends what kernels still wait for.
+    pub(crate) fn abort(&self) {
+        for end in &self.ends {
+            end.status.fail(Status::Aborted);
+            end.fifo.status.fail(Status::Aborted);
+        }
+    }
+
+    pub(crate) fn violations(&self) -> Vec<Violation> {
+        self.devices
+            .iter()
+            .flat_map(Device::take_violations)
+            .collect()
+    }
+
+    /// `Err` if the NIC has seen a poster break a rule, or if the record does not say what was
+    /// posted. All has been flushed, or all doorbells are calls.
+    pub(crate) fn no_violations(&self) -> Outcome {
+        let audits = self.setup.nic.checks.audit_interval;
+        if !audits.is_zero() {
+            // What is wrong has to look so twice.
+            std::thread::sleep(audits * 3);
+        }
+        let seen = self.violations();
+        ensure(seen.is_empty(), || format!("violations: {seen:?}"))?;
+        self.ends.iter().try_for_each(|end| {
+            let mut word = [0; 4];
+            end.record.read(DoorbellRecord::SEND_OFFSET, &mut word);
+            let reserved = QueueIndex::new(end.reserved());
+            equal("record", word, DoorbellRecord::send_word(reserved))
+        })
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.abort();
+        self.stop.store(true, SeqCst);
+        if let Some(pump) = self.pump.take() {
+            let _ = pump.join();
+        }
+    }
+}
