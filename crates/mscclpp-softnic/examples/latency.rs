@@ -161,7 +161,8 @@ impl End {
 
     fn wait_long(&self, value: u64) -> Result<(), Failure> {
         let came = self.wait(value, PATIENCE);
-        came.then_some(()).ok_or_else(|| "no answer".into())
+        came.then_some(())
+            .ok_or_else(|| format!("no answer; {:?}", self.pair.status()).into())
     }
 
     /// Round trips in nanoseconds, shortest first.

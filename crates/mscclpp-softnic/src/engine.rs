@@ -235,12 +235,15 @@ impl Drop for Engine {
 }
 
 /// Time without news before the engine naps. Until then it yields: whoever is
-/// to give it work may need its core.
-const AWAKE: Duration = Duration::from_micros(300);
+/// to give it work may need its core. Not for long: where cores are scarce, who
+/// yields waits longer for its next turn than who sleeps.
+const AWAKE: Duration = Duration::from_micros(50);
 /// A nap is this part of the time without news: what comes then is late by so
 /// much of the time that it took anyway.
 const NAP_PART: u32 = 8;
-const SHORTEST_NAP: Duration = Duration::from_micros(20);
+const SHORTEST_NAP: Duration = Duration::from_micros(5);
+/// While accesses are under way in a memory that reports nothing.
+const LONGEST_MEMORY_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_millis(1);
 /// By how much a nap may end late, in nanoseconds. The system's 50 us would be
 /// more than the short ones.
@@ -332,7 +335,7 @@ fn nap(inner: &Inner, usual: Duration, watch: Watch) {
             nap = Duration::from_secs(60);
         }
         if memory {
-            nap = SHORTEST_NAP;
+            nap = nap.min(LONGEST_MEMORY_NAP);
         }
         if let Some(next) = next {
             nap = nap.min(next.since(inner.now()));

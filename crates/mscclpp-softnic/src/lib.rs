@@ -165,7 +165,7 @@
 //! The NIC is a state machine that is told of doorbells, finished memory
 //! accesses, packets and the time. [`EngineMode`] says who runs it; with
 //! [`EngineMode::Manual`] everything repeats exactly. All handles may be used
-//! from any thread. The engine thread yields for 0.3 ms after it last heard of
+//! from any thread. The engine thread yields for 50 us after it last heard of
 //! something, then naps, for an eighth of the time since, 1 ms at most, as long
 //! as there are queue pairs whose registers are memory that anyone may store to;
 //! a doorbell *call* and a packet wake it.
