@@ -6,7 +6,7 @@
 //! it got (Linux counts it), so that a busy machine gives the same figures as
 //! an idle one; with an engine thread they are of elapsed time.
 //!
-//! `cargo run --release -p mscclpp-softnic --example throughput`
+//! `cargo run --release -p mscclpp-softnic --example throughput [-- --json]`
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ use mscclpp_softnic::{
 const BLOCKS: u32 = 1024;
 const LARGE: usize = 1 << 20;
 const TIME: Duration = Duration::from_secs(1);
+/// Writes and `memcpy` take turns, so that both meet the same machine.
+const TURNS: u32 = 5;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -181,13 +183,14 @@ impl Sender {
     fn measure(
         &mut self,
         clock: Clock,
+        time: Duration,
         length: usize,
         batch: u64,
         signal: u64,
     ) -> Result<f64, Failure> {
         let (start, first) = (Instant::now(), self.finished);
         let before = clock.now(start);
-        while start.elapsed() < TIME {
+        while start.elapsed() < time {
             while self.head.distance_from(self.finished) + batch > u64::from(BLOCKS) {
                 self.poll()?;
                 if self.head.distance_from(self.finished) + batch > u64::from(BLOCKS) {
@@ -211,11 +214,11 @@ impl Sender {
     }
 }
 
-fn memcpy_rate(clock: Clock) -> f64 {
+fn memcpy_rate(clock: Clock, time: Duration) -> f64 {
     let (source, mut target) = (vec![1u8; LARGE], vec![0u8; LARGE]);
     let (start, mut count) = (Instant::now(), 0);
     let before = clock.now(start);
-    while start.elapsed() < TIME {
+    while start.elapsed() < time {
         target.copy_from_slice(black_box(&source));
         black_box(&mut target);
         count += 1;
@@ -223,31 +226,103 @@ fn memcpy_rate(clock: Clock) -> f64 {
     f64::from(count) / (clock.now(start) - before).as_secs_f64()
 }
 
-fn main() -> Result<(), Failure> {
-    for (engine, clock, name) in [
-        (
-            EngineMode::Inline,
-            Clock::Processor,
-            "one core (NIC runs at the doorbell)",
-        ),
-        (EngineMode::Thread, Clock::Elapsed, "engine thread"),
-    ] {
-        let mut sender = Sender::new(engine)?;
-        for (batch, signal) in [(1, 1), (16, 1), (16, 16), (64, 1), (256, 256)] {
-            let rate = sender.measure(clock, 8, batch, signal)?;
-            println!(
-                "8 B writes, {name}, {batch} a doorbell, every {signal} signalled: {:.2} M/s",
-                rate / 1e6
-            );
-        }
-        let copies = memcpy_rate(clock);
-        let writes = sender.measure(clock, LARGE, 4, 1)?;
+/// One line of the table.
+struct Row {
+    engine: &'static str,
+    length: usize,
+    batch: u64,
+    signal: u64,
+    /// Requests a second.
+    rate: f64,
+    /// Copies of the same length a second.
+    memcpy: Option<f64>,
+}
+
+impl Row {
+    fn bytes(&self) -> f64 {
+        self.rate * self.length as f64
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "engine": self.engine,
+            "bytes": self.length,
+            "requests_a_doorbell": self.batch,
+            "signalled_every": self.signal,
+            "requests_per_second": self.rate,
+            "bytes_per_second": self.bytes(),
+            "memcpy_bytes_per_second": self.memcpy.map(|copies| copies * self.length as f64),
+            "of_memcpy": self.memcpy.map(|copies| self.rate / copies),
+        })
+    }
+
+    fn print(&self) {
+        let of_memcpy = self.memcpy.map_or("-".to_owned(), |copies| {
+            format!("{:.0} %", 100.0 * self.rate / copies)
+        });
         println!(
-            "1 MiB writes, {name}: {:.1} GB/s, memcpy {:.1} GB/s, {:.0} %",
-            writes * LARGE as f64 / 1e9,
-            copies * LARGE as f64 / 1e9,
-            100.0 * writes / copies
+            "{:<13} {:>8} {:>11} {:>10} {:>9.3} {:>7.2} {of_memcpy:>7}",
+            self.engine,
+            self.length,
+            self.batch,
+            format!("1 in {}", self.signal),
+            self.rate / 1e6,
+            self.bytes() / 1e9,
         );
+    }
+}
+
+fn main() -> Result<(), Failure> {
+    let json = std::env::args()
+        .skip(1)
+        .any(|argument| argument == "--json");
+    let mut rows = Vec::new();
+    if !json {
+        println!(
+            "{:<13} {:>8} {:>11} {:>10} {:>9} {:>7} {:>7}",
+            "NIC runs", "bytes", "a doorbell", "signalled", "M req/s", "GB/s", "memcpy"
+        );
+    }
+    let mut done = |row: Row| {
+        if !json {
+            row.print();
+        }
+        rows.push(row.to_json());
+    };
+    for (mode, clock, engine) in [
+        (EngineMode::Inline, Clock::Processor, "at doorbells"),
+        (EngineMode::Thread, Clock::Elapsed, "on a thread"),
+    ] {
+        let mut sender = Sender::new(mode)?;
+        for (batch, signal) in [(1, 1), (16, 1), (16, 16), (64, 1), (256, 256)] {
+            let length = 8;
+            let rate = sender.measure(clock, TIME, length, batch, signal)?;
+            done(Row {
+                engine,
+                length,
+                batch,
+                signal,
+                rate,
+                memcpy: None,
+            });
+        }
+        let (mut writes, mut copies) = (0.0, 0.0);
+        let (batch, signal) = (4, 1);
+        for _ in 0..TURNS {
+            copies += memcpy_rate(clock, TIME / TURNS) / f64::from(TURNS);
+            writes += sender.measure(clock, TIME / TURNS, LARGE, batch, signal)? / f64::from(TURNS);
+        }
+        done(Row {
+            engine,
+            length: LARGE,
+            batch,
+            signal,
+            rate: writes,
+            memcpy: Some(copies),
+        });
+    }
+    if json {
+        println!("{}", serde_json::to_string_pretty(&rows)?);
     }
     Ok(())
 }
