@@ -9,7 +9,7 @@ use mscclpp_bootstrap::{Bootstrap, JobKey};
 use crate::env::env;
 use crate::gpu_queue::Hca;
 
-/// How a [`Context`] is made.
+/// How a [`Context`](crate::Context) is made.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ContextConfig {
@@ -20,8 +20,8 @@ pub struct ContextConfig {
     /// The key that peers prove to have. Without, whoever sees an endpoint's record can connect.
     pub job_key: Option<JobKey>,
     /// How long a peer may take and acknowledge nothing, although there is something to, before
-    /// its connection fails with [`Error::Stalled`]; also how long the network may be silent. 30 s
-    /// by default, or what `MSCCLPP_CONNECTION_TIMEOUT` says, in seconds.
+    /// its connection fails with [`Error::Stalled`](crate::Error::Stalled); also how long the
+    /// network may be silent. 30 s by default, or what `MSCCLPP_CONNECTION_TIMEOUT` says, in seconds.
     pub stall_timeout: Duration,
     /// The HCAs that `IB0`, `IB1`, ... stand for, in this order; by default those that
     /// `MSCCLPP_HCA_DEVICES` names. Each is opened when it is first used.

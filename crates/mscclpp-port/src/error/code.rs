@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// Broad class of an [`Error`]; names and numbers as in MSCCL++.
+/// Broad class of an [`Error`](crate::Error); names and numbers as in MSCCL++.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ErrorCode {
