@@ -22,6 +22,7 @@
 #define MSCCLPP_INLINE __forceinline__
 #define MSCCLPP_DEVICE_INLINE __forceinline__ __device__
 #define MSCCLPP_HOST_DEVICE_INLINE __forceinline__ __host__ __device__
+#define MSCCLPP_DEVICE_NOINLINE inline __noinline__ __device__
 
 #else  // a host compiler
 
@@ -34,6 +35,7 @@
 #define MSCCLPP_INLINE inline
 #define MSCCLPP_DEVICE_INLINE inline
 #define MSCCLPP_HOST_DEVICE_INLINE inline
+#define MSCCLPP_DEVICE_NOINLINE inline __attribute__((noinline))
 
 #include <mscclpp/host_device.hpp>
 

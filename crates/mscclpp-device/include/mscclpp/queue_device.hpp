@@ -61,6 +61,61 @@ struct QueueMemory {
   }
 };
 
+namespace detail {
+
+MSCCLPP_DEVICE_INLINE void raiseCompleted(QueueState* state, uint64_t to) {
+  uint64_t seen = memory::load<scopeDevice>(&state->completed, memoryOrderRelaxed);
+  while (seen < to) {
+    const uint64_t found = memory::compareExchange<scopeDevice>(&state->completed, seen, to, memoryOrderRelease);
+    if (found == seen) return;
+    seen = found;
+  }
+}
+
+/// Sets the sticky error, unless there is one.
+MSCCLPP_DEVICE_INLINE void failQueue(QueueState* state, uint32_t detail, uint64_t index) {
+  uint64_t* error = reinterpret_cast<uint64_t*>(&state->error);
+  if (memory::load<scopeDevice>(error, memoryOrderRelaxed) != 0) return;
+  // The index first: who finds the error finds the index. Of an error, all who find it find the same.
+  memory::store<scopeDevice>(&state->errorIndex, index, memoryOrderRelaxed);
+  const uint64_t bits = static_cast<uint32_t>(Status::QueueError) | (static_cast<uint64_t>(detail) << 32);
+  memory::compareExchange<scopeDevice>(error, uint64_t{0}, bits, memoryOrderRelease);
+}
+
+/// Consumes the completions that have arrived. Any number of threads may do so at once. The entry
+/// of an error is never passed. A function of its own: it is called where threads wait, and would
+/// make each post several times as long.
+MSCCLPP_DEVICE_NOINLINE void consumeCompletions(const uint64_t* completions, uint32_t completionEntries,
+                                                QueueState* state) {
+  for (;;) {
+    const uint64_t entry = memory::load<scopeDevice>(&state->consumed, memoryOrderRelaxed);
+    const uint64_t* words = completions + (entry & (completionEntries - 1)) * (CompletionWord::bytes / 8);
+    const CompletionWord last{memory::load<scopeSystem>(words + CompletionWord::offset / 8, memoryOrderAcquire)};
+    const bool lap = (entry & completionEntries) != 0;
+    if (last.opcode() == CompletionWord::unwritten || last.owner() != lap) return;
+    // The NIC's 16 bits, counted on from what is complete: never 2^16 ahead of it.
+    const uint64_t completed = memory::load<scopeDevice>(&state->completed, memoryOrderRelaxed);
+    const uint64_t index = completed + static_cast<uint16_t>(last.position() - static_cast<uint16_t>(completed));
+    if (last.opcode() != CompletionWord::success) {
+      const uint64_t before = memory::load<scopeSystem>(words + CompletionWord::offset / 8 - 1, memoryOrderRelaxed);
+      // Others may have consumed this entry long ago, and laps later the same slot may tell of a
+      // request that was flushed after the one that failed.
+      if (memory::load<scopeDevice>(&state->consumed, memoryOrderRelaxed) != entry) continue;
+      // A connection completes in order: all before the request that failed succeeded.
+      raiseCompleted(state, index);
+      const uint32_t syndrome = static_cast<uint32_t>(before >> 56);
+      const uint32_t vendor = static_cast<uint32_t>(before >> 48) & 0xff;
+      failQueue(state, syndrome | (vendor << 8) | (last.requestOpcode() << 16), index);
+      return;
+    }
+    if (memory::compareExchange<scopeDevice>(&state->consumed, entry, entry + 1, memoryOrderAcqRel) == entry) {
+      raiseCompleted(state, index + 1);
+    }
+  }
+}
+
+}  // namespace detail
+
 /// What ends a wait from outside: the status words of a connection and of a service, host memory,
 /// each or null.
 struct QueueWatch {
@@ -171,7 +226,8 @@ struct QueueDeviceHandle {
 
   /// The queue's sticky error, or Ok. Does not look at completions.
   MSCCLPP_DEVICE_INLINE Status error() {
-    return static_cast<Status>(static_cast<uint32_t>(memory::load<scopeDevice>(errorBits(), memoryOrderRelaxed)));
+    const uint64_t* bits = reinterpret_cast<const uint64_t*>(&state->error);
+    return static_cast<Status>(static_cast<uint32_t>(memory::load<scopeDevice>(bits, memoryOrderRelaxed)));
   }
 
   /// Calls `done` until it returns true; ends also by an error of the queue, which completions tell,
@@ -196,8 +252,6 @@ struct QueueDeviceHandle {
  private:
   static constexpr uint32_t causeNotExclusive = 1;
 
-  MSCCLPP_DEVICE_INLINE uint64_t* errorBits() { return reinterpret_cast<uint64_t*>(&state->error); }
-
   MSCCLPP_DEVICE_INLINE uint64_t loadCompleted() {
     return memory::load<scopeDevice>(&state->completed, memoryOrderAcquire);
   }
@@ -213,7 +267,7 @@ struct QueueDeviceHandle {
 #if defined(MSCCLPP_DEBUG)
     if (form == QueueForm::Exclusive &&
         memory::fetchAdd<scopeDevice>(&state->inUse, uint64_t{1}, memoryOrderRelaxed) != 0) {
-      fail(causeNotExclusive << 24, ticket());
+      detail::failQueue(state, causeNotExclusive << 24, ticket());
     }
 #endif
     return error();
@@ -307,54 +361,8 @@ struct QueueDeviceHandle {
     probe(PostPhase::Rung);
   }
 
-  /// Consumes the completions that have arrived. Any number of threads may do so at once. The entry
-  /// of an error is never passed.
-  MSCCLPP_DEVICE_INLINE void consume() {
-    for (;;) {
-      const uint64_t entry = memory::load<scopeDevice>(&state->consumed, memoryOrderRelaxed);
-      const uint64_t* words = completions + (entry & (completionEntries - 1)) * (detail::CompletionWord::bytes / 8);
-      const detail::CompletionWord last{
-          memory::load<scopeSystem>(words + detail::CompletionWord::offset / 8, memoryOrderAcquire)};
-      const bool lap = (entry & completionEntries) != 0;
-      if (last.opcode() == detail::CompletionWord::unwritten || last.owner() != lap) return;
-      // The NIC's 16 bits, counted on from what is complete: never 2^16 ahead of it.
-      const uint64_t completed = memory::load<scopeDevice>(&state->completed, memoryOrderRelaxed);
-      const uint64_t index = completed + static_cast<uint16_t>(last.position() - static_cast<uint16_t>(completed));
-      if (last.opcode() != detail::CompletionWord::success) {
-        const uint64_t before = memory::load<scopeSystem>(words + detail::CompletionWord::offset / 8 - 1,
-                                                          memoryOrderRelaxed);
-        // Others may have consumed this entry long ago, and laps later the same slot may tell of a
-        // request that was flushed after the one that failed.
-        if (memory::load<scopeDevice>(&state->consumed, memoryOrderRelaxed) != entry) continue;
-        // A connection completes in order: all before the request that failed succeeded.
-        raiseCompleted(index);
-        const uint32_t syndrome = static_cast<uint32_t>(before >> 56);
-        const uint32_t vendor = static_cast<uint32_t>(before >> 48) & 0xff;
-        fail(syndrome | (vendor << 8) | (last.requestOpcode() << 16), index);
-        return;
-      }
-      if (memory::compareExchange<scopeDevice>(&state->consumed, entry, entry + 1, memoryOrderAcqRel) == entry) {
-        raiseCompleted(index + 1);
-      }
-    }
-  }
-
-  MSCCLPP_DEVICE_INLINE void raiseCompleted(uint64_t to) {
-    uint64_t seen = memory::load<scopeDevice>(&state->completed, memoryOrderRelaxed);
-    while (seen < to) {
-      const uint64_t found = memory::compareExchange<scopeDevice>(&state->completed, seen, to, memoryOrderRelease);
-      if (found == seen) return;
-      seen = found;
-    }
-  }
-
-  MSCCLPP_DEVICE_INLINE void fail(uint32_t detail, uint64_t index) {
-    if (error() != Status::Ok) return;
-    // The index first: who finds the error finds the index. Of an error, all who find it find the same.
-    memory::store<scopeDevice>(&state->errorIndex, index, memoryOrderRelaxed);
-    const uint64_t bits = static_cast<uint32_t>(Status::QueueError) | (static_cast<uint64_t>(detail) << 32);
-    memory::compareExchange<scopeDevice>(errorBits(), uint64_t{0}, bits, memoryOrderRelease);
-  }
+  /// Consumes the completions that have arrived.
+  MSCCLPP_DEVICE_INLINE void consume() { detail::consumeCompletions(completions, completionEntries, state); }
 };
 
 static_assert(sizeof(QueueState) == 128 && alignof(QueueState) == 64, "the mirror in Rust has this layout");

@@ -135,6 +135,12 @@ fn nvrtc_trials() -> Vec<Trial> {
             format!("publication_is_one_store_in_ptx_sm_{arch}"),
             runs,
             nvrtc_publication,
+            arch.clone(),
+        );
+        add(
+            format!("a_post_is_in_order_in_ptx_sm_{arch}"),
+            runs,
+            nvrtc_post,
             arch,
         );
     }
@@ -200,6 +206,46 @@ fn nvrtc_publication(nvrtc: &Nvrtc, arch: Arch) -> Result<(), Failed> {
         let found = kernel.matches(instruction).count();
         if found != count {
             return Err(format!("{found} of {instruction}, not {count}:\n{kernel}").into());
+        }
+    }
+    Ok(())
+}
+
+const POST: &str = "
+    #include <mscclpp/kernel.hpp>
+    #include <mscclpp/port_channel.hpp>
+    MSCCLPP_KERNEL(post_one, mscclpp::PortChannelDeviceHandle) {
+      args.backend_ = mscclpp::Backend::Queue;
+      args.queue_.queue.form = mscclpp::QueueForm::Exclusive;
+      args.queue_.queue.signalMode = mscclpp::SignalMode::Atomic;
+      args.queue_.queue.recordInHostMemory = IN_HOST_MEMORY;
+      args.signal();
+    }
+";
+
+/// A signal on an exclusive queue: four segments, release to the system, doorbell, record, release,
+/// doorbell; and no instruction of theirs more than that.
+fn nvrtc_post(nvrtc: &Nvrtc, arch: Arch) -> Result<(), Failed> {
+    for (in_host_memory, last) in [(0, "fence.acq_rel.gpu;"), (1, "fence.acq_rel.sys;")] {
+        let program =
+            Program::new("post.cu", POST).option(format!("-DIN_HOST_MEMORY={in_host_memory}"));
+        let compiled = nvrtc.compile(&program, &Target::Ptx(arch.clone()))?;
+        let ptx = String::from_utf8(compiled.code)?;
+        let kernel = ptx.split(".entry post_one").nth(1).ok_or("no kernel")?;
+        let (segment, bell) = ("st.relaxed.sys.v2.u64", "st.mmio.relaxed.sys.global.u64");
+        let (record, release) = ("st.relaxed.sys.u32", "fence.acq_rel.sys;");
+        let seen: Vec<_> = kernel
+            .lines()
+            .filter_map(|line| {
+                let stores = [segment, bell, record, release, "fence.acq_rel.gpu;"];
+                stores.into_iter().find(|store| line.contains(store))
+            })
+            .collect();
+        let expected = [
+            segment, segment, segment, segment, release, bell, record, last, bell,
+        ];
+        if seen != expected {
+            return Err(format!("{seen:?}, not {expected:?}:\n{kernel}").into());
         }
     }
     Ok(())

@@ -10,6 +10,8 @@
 #include <mscclpp/packet_device.hpp>
 #include <mscclpp/port_channel.hpp>
 #include <mscclpp/port_channel_device.hpp>
+#include <mscclpp/queue_channel_device.hpp>
+#include <mscclpp/queue_device.hpp>
 #include <mscclpp/semaphore_device.hpp>
 
 using namespace mscclpp;
@@ -111,9 +113,72 @@ OFFSET(Host2DeviceSemaphoreDeviceHandle, expectedInboundToken, 16);
 OFFSET(Host2DeviceSemaphoreDeviceHandle, status, 24);
 VALUE(sizeof(Host2DeviceSemaphoreDeviceHandle), 32);
 
+// --- Send queues.
+VALUE(static_cast<uint32_t>(QueueForm::Exclusive), 0);
+VALUE(static_cast<uint32_t>(QueueForm::Shared), 1);
+VALUE(static_cast<uint32_t>(SignalMode::Atomic), 0);
+VALUE(static_cast<uint32_t>(SignalMode::InlineWrite), 1);
+VALUE(QueueMemory::local, 1);
+VALUE(QueueMemory::remote, 2);
+VALUE(QueueChannel::maxMemories, 512);
+CONST_METHOD(QueueMemory, holds, bool, uint32_t, uint64_t, uint64_t);
+METHOD(QueueDeviceHandle, poll, bool, uint64_t);
+METHOD(QueueDeviceHandle, sync, Status, uint64_t, int64_t, QueueWatch);
+METHOD(QueueDeviceHandle, ticket, uint64_t);
+METHOD(QueueDeviceHandle, error, Status);
+CONST_METHOD(QueueDeviceHandle, compatible, bool);
+FIELD(QueueDeviceHandle, sendRing, uint64_t*);
+FIELD(QueueDeviceHandle, record, uint32_t*);
+FIELD(QueueDeviceHandle, doorbell, uint64_t*);
+FIELD(QueueDeviceHandle, completions, const uint64_t*);
+FIELD(QueueDeviceHandle, state, QueueState*);
+FIELD(QueueDeviceHandle, ready, uint32_t*);
+FIELD(QueueDeviceHandle, scratch, uint64_t*);
+FIELD(QueueDeviceHandle, form, QueueForm);
+FIELD(QueueDeviceHandle, signalMode, SignalMode);
+OFFSET(QueueDeviceHandle, abi, 0);
+OFFSET(QueueDeviceHandle, sendRing, 8);
+OFFSET(QueueDeviceHandle, record, 16);
+OFFSET(QueueDeviceHandle, doorbell, 24);
+OFFSET(QueueDeviceHandle, completions, 32);
+OFFSET(QueueDeviceHandle, state, 40);
+OFFSET(QueueDeviceHandle, ready, 48);
+OFFSET(QueueDeviceHandle, scratch, 56);
+OFFSET(QueueDeviceHandle, scratchKey, 64);
+OFFSET(QueueDeviceHandle, number, 68);
+OFFSET(QueueDeviceHandle, blocks, 72);
+OFFSET(QueueDeviceHandle, completionEntries, 76);
+OFFSET(QueueDeviceHandle, form, 80);
+OFFSET(QueueDeviceHandle, signalMode, 84);
+OFFSET(QueueDeviceHandle, recordInHostMemory, 88);
+OFFSET(QueueDeviceHandle, signalEvery, 92);
+OFFSET(QueueDeviceHandle, maxMessage, 96);
+VALUE(sizeof(QueueDeviceHandle), 104);
+OFFSET(QueueState, reserved, 0);
+OFFSET(QueueState, completed, 8);
+OFFSET(QueueState, error, 16);
+OFFSET(QueueState, errorIndex, 24);
+OFFSET(QueueState, inUse, 32);
+OFFSET(QueueState, consumed, 40);
+OFFSET(QueueState, published, 48);
+OFFSET(QueueState, pending, 56);
+VALUE(sizeof(QueueState), 128);
+OFFSET(QueueMemory, address, 0);
+OFFSET(QueueMemory, size, 8);
+OFFSET(QueueMemory, key, 16);
+OFFSET(QueueMemory, access, 20);
+VALUE(sizeof(QueueMemory), 24);
+OFFSET(QueueChannel, queue, 0);
+OFFSET(QueueChannel, memories, 104);
+OFFSET(QueueChannel, token, 112);
+OFFSET(QueueChannel, outbound, 136);
+VALUE(sizeof(QueueChannel), 144);
+
 // --- Channels.
 SAME(SemaphoreId, uint32_t);
 SAME(MemoryId, uint32_t);
+VALUE(static_cast<uint32_t>(Backend::Proxy), 0);
+VALUE(static_cast<uint32_t>(Backend::Queue), 1);
 SAME(DeviceHandle<PortChannel>, PortChannelDeviceHandle);
 SAME(DeviceHandle<BasePortChannel>, BasePortChannelDeviceHandle);
 SAME(DeviceHandle<Host2DeviceSemaphore>, Host2DeviceSemaphoreDeviceHandle);
@@ -140,6 +205,10 @@ OFFSET(BasePortChannelDeviceHandle, semaphoreId_, 8);
 OFFSET(BasePortChannelDeviceHandle, semaphore_, 16);
 OFFSET(BasePortChannelDeviceHandle, fifo_, 48);
 OFFSET(BasePortChannelDeviceHandle, flushDonePos_, 120);
+FIELD(BasePortChannelDeviceHandle, backend_, Backend);
+FIELD(BasePortChannelDeviceHandle, queue_, QueueChannel);
+OFFSET(BasePortChannelDeviceHandle, backend_, 12);
+OFFSET(BasePortChannelDeviceHandle, queue_, 128);
 VALUE(sizeof(BasePortChannelDeviceHandle), 272);
 
 METHOD(PortChannelDeviceHandle, put, Status, uint64_t, uint64_t, uint64_t);
@@ -153,6 +222,8 @@ METHOD(PortChannelDeviceHandle, get, Status, uint64_t, uint64_t, uint64_t);
 METHOD(PortChannelDeviceHandle, get, Status, uint64_t, uint64_t);
 FIELD(PortChannelDeviceHandle, dst_, MemoryId);
 FIELD(PortChannelDeviceHandle, src_, MemoryId);
+FIELD(PortChannelDeviceHandle, dstMemory_, QueueMemory);
+FIELD(PortChannelDeviceHandle, srcMemory_, QueueMemory);
 VALUE(sizeof(PortChannelDeviceHandle), 328);
 
 // Kernels keep handles in constant memory, which takes no constructor.
@@ -234,6 +305,10 @@ MSCCLPP_KERNEL(every_call, EveryArgs) {
   base.put(MemoryId{0}, MemoryId{1}, 0, 8);
   base.putWithSignalAndFlush(MemoryId{0}, 0, MemoryId{1}, 0, 8);
   base.accumulate(MemoryId{0}, 0, 1);
+  base.get(MemoryId{0}, 0, MemoryId{1}, 0, 8);
+  uint64_t ticket = base.queue_.queue.ticket();
+  base.queue_.put(channel.dstMemory_, 0, channel.srcMemory_, 0, 8, true, ticket, -1, {nullptr, nullptr});
+  base.queue_.queue.sync(ticket, -1, {nullptr, nullptr});
   channel.fifo_.sync(channel.fifo_.push({TriggerData | TriggerFlag, 0, 0, 0, 0, 8, 0}));
   gChannels[0].signal();
 

@@ -252,8 +252,8 @@ mutants! {
         => "      memory::fence<scopeDevice>(memoryOrderRelease);\n    }\n",
         "queue", stale::weak_poster;
     completion_not_acquired: "queue_device.hpp",
-        "memory::load<scopeSystem>(words + detail::CompletionWord::offset / 8, memoryOrderAcquire)"
-        => "memory::load<scopeSystem>(words + detail::CompletionWord::offset / 8, memoryOrderRelaxed)",
+        "memory::load<scopeSystem>(words + CompletionWord::offset / 8, memoryOrderAcquire)"
+        => "memory::load<scopeSystem>(words + CompletionWord::offset / 8, memoryOrderRelaxed)",
         "queue", order::looks_acquire;
 
     // A shared queue.
@@ -303,10 +303,10 @@ mutants! {
         "return loadCompleted() >= ticket;" => "return loadCompleted() + 1 >= ticket;",
         "queue", limits::budgets;
     errors_not_looked_at: "queue_device.hpp",
-        "if (last.opcode() != detail::CompletionWord::success) {" => "if (last.opcode() == 0x10) {",
+        "if (last.opcode() != CompletionWord::success) {" => "if (last.opcode() == 0x10) {",
         "queue", failures::sticky;
     only_one_code_is_an_error: "queue_device.hpp",
-        "if (last.opcode() != detail::CompletionWord::success) {" => "if (last.opcode() == 0xd) {",
+        "if (last.opcode() != CompletionWord::success) {" => "if (last.opcode() == 0xd) {",
         "queue", failures::unknown_completions;
     error_not_sticky: "queue_device.hpp",
         "    return error();\n  }\n\n  MSCCLPP_DEVICE_INLINE void leave()" => "    return Status::Ok;\n  }\n\n  MSCCLPP_DEVICE_INLINE void leave()",
@@ -324,7 +324,7 @@ mutants! {
         "if (memory::load<scopeDevice>(&state->consumed, memoryOrderRelaxed) != entry) continue;" => "",
         "queue", failures::stale_looks;
     second_poster_not_noticed: "queue_device.hpp",
-        "fail(causeNotExclusive << 24, ticket());" => ";",
+        "detail::failQueue(state, causeNotExclusive << 24, ticket());" => ";",
         "queue_debug", failures::not_exclusive;
 
     // What is posted.

@@ -56,6 +56,7 @@ static uint64_t call(PortChannelDeviceHandle& bound, const Op& op) {
       }
     case 10: memory::store<scopeDevice>(word, static_cast<uint64_t>(op.value), memoryOrderRelaxed); return 0;
     case 11: return memory::load<scopeDevice>(word, memoryOrderRelaxed);
+    case 12: return bound.compatible();
     case 13: return number(reinterpret_cast<DeviceSyncer*>(word)->sync(static_cast<int>(gridDim.x), op.value));
     case 14: return number(bound.queue_.queue.sync(op.dstOffset, op.value, {nullptr, nullptr}));
     case 15: memory::fence<scopeDevice>(memoryOrderRelease); return 0;

@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use mscclpp_device::abi::{QueueForm, SignalMode, Status};
+use mscclpp_device::abi::{PortChannelDeviceHandle, QueueForm, SignalMode, Status};
 use mscclpp_device::executor::Weak;
 
 use crate::support::nic::{PART, PART_FROM, SCRATCH, SOURCE, TARGET};
 use crate::support::script::{
-    ACCUMULATE, FLUSH, GET, POLL, PUT, PUT_SIGNAL, PUT_SIGNAL_FLUSH, SIGNAL, WAIT,
+    ACCUMULATE, COMPATIBLE, FLUSH, GET, POLL, PUT, PUT_SIGNAL, PUT_SIGNAL_FLUSH, SIGNAL, WAIT,
 };
 use crate::support::{
     Kernels, Op, Outcome, Rig, Runner, Setup, TestChannel, all_ok, ensure, equal,
@@ -226,6 +226,26 @@ fn a_get_on_a_proxy_channel_is_unsupported_and_nothing_is_pushed() {
         .unwrap();
     assert_eq!(results.concat(), [Status::Unsupported as u64; 3]);
     assert_eq!(channel.fifo.head.get(0), 0);
+}
+
+#[test]
+fn a_queue_of_another_layout_is_seen_on_both_sides() {
+    let kernels = Kernels::of("queue");
+    let rig = Rig::new(Setup::default());
+    let runner = Runner::direct(&rig, &kernels);
+    let look = |channel: PortChannelDeviceHandle| {
+        let ops = [vec![Op::of(COMPATIBLE)]];
+        runner.run_with(channel, 1, &ops).unwrap().concat()[0] == 1
+    };
+    let channel = rig.channel(0);
+    assert!(channel.check().is_ok() && look(channel));
+    let mut foreign = channel;
+    foreign.base.queue.queue.abi.size += 8;
+    assert_eq!(foreign.check().unwrap_err().handle, "QueueDeviceHandle");
+    assert!(!look(foreign));
+    let mut old = channel;
+    old.base.queue.queue.abi.version -= 1;
+    assert!(old.check().is_err() && !look(old));
 }
 
 /// Two channels of one device: each counts and moves its own.

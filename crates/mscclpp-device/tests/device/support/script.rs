@@ -31,6 +31,7 @@ pub(crate) const POLL: u32 = 6;
 pub(crate) const WAIT: u32 = 7;
 pub(crate) const ACCUMULATE: u32 = 8;
 pub(crate) const GET: u32 = 9;
+pub(crate) const COMPATIBLE: u32 = 12;
 
 impl Op {
     /// A call without a budget and without arguments.
