@@ -30,7 +30,11 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
 }
 
 /// A kernel whose buffers hold so many words.
-fn kernel(fixture: &Fixture<'_>, tag: u32, elements: u64) -> anyhow::Result<PacketPingPong> {
+pub(super) fn kernel(
+    fixture: &Fixture<'_>,
+    tag: u32,
+    elements: u64,
+) -> anyhow::Result<PacketPingPong> {
     let outgoing = fixture.buffer(elements * 8)?;
     let incoming = fixture.buffer(elements * 8)?;
     let link = fixture.pair(
