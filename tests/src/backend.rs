@@ -79,7 +79,7 @@ impl Backend {
         bootstrap: Arc<dyn Bootstrap>,
         setup: &Setup,
     ) -> anyhow::Result<(Communicator, Option<softnic::Device>)> {
-        let mut config = ContextConfig::of_rank(&*bootstrap)?;
+        let mut config = ContextConfig::of_rank(&*bootstrap);
         let nic = match self.provider {
             Some("soft") => Some(softnic::Device::open("soft0", setup.nic.clone())?),
             _ => None,

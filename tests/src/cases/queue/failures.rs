@@ -44,7 +44,7 @@ fn bad_key(context: &Context, backend: &'static Backend) -> TestResult {
             let error = error_of(&link.connection)?;
             let right = match &error {
                 Error::QueueFailed { rank, syndrome, .. } => {
-                    *rank == Some(1) && u8::from(*syndrome) == REMOTE_ACCESS
+                    *rank == Some(1) && syndrome.0 == REMOTE_ACCESS
                 }
                 _ => false,
             };
