@@ -158,7 +158,9 @@ impl Slices {
             coming.push(from);
         }
         for (peer, connection) in pending {
-            slices.pipes.push(Pipe::new(fixture, peer, connection.get()?)?);
+            slices
+                .pipes
+                .push(Pipe::new(fixture, peer, connection.get()?)?);
         }
         for from in coming {
             let memories: anyhow::Result<_> = (from.iter())
@@ -261,11 +263,7 @@ fn device(context: &Context, backend: &'static Backend) -> TestResult {
         }
     }
     context.stage("kernel waits for a signal of each peer");
-    for (done, pipe) in kernel
-        .finish(context.deadline())?
-        .iter()
-        .zip(&slices.pipes)
-    {
+    for (done, pipe) in kernel.finish(context.deadline())?.iter().zip(&slices.pipes) {
         ensure!(
             done.status()? == Status::Ok,
             "waiting for rank {}: {:?}",
@@ -346,7 +344,12 @@ fn over_user(context: &Context, backend: &'static Backend) -> TestResult {
         .swap_remove(0);
     let bootstrap = FileBootstrap::new(path, context.rank(), context.ranks());
     let setup = Setup::default();
-    write_and_poll(&Fixture::over(context, backend, &setup, Arc::new(bootstrap))?)?;
+    write_and_poll(&Fixture::over(
+        context,
+        backend,
+        &setup,
+        Arc::new(bootstrap),
+    )?)?;
     // The directory is rank 0's: it goes when all are done with it.
     context.meet()
 }

@@ -212,7 +212,10 @@ fn play_kill_post(backend: &'static Backend, victim: usize) -> TestResult {
         Error::PeerDown { rank, .. } | Error::QueueFailed { rank, .. } => rank == Some(victim),
         _ => false,
     };
-    ensure!(named, "the connection's error does not name rank {victim}: {error:?}");
+    ensure!(
+        named,
+        "the connection's error does not name rank {victim}: {error:?}"
+    );
     println!("PeerDown, calls return {statuses:?}: {error}");
     Ok(())
 }

@@ -20,10 +20,9 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
         .seconds(300);
     if backend.posts_to_queue() {
         registry
-            .add(
-                name(format!("PingPong{suffix}Exclusive")),
-                move |context| correct(context, backend, None, QueueForm::Exclusive),
-            )
+            .add(name(format!("PingPong{suffix}Exclusive")), move |context| {
+                correct(context, backend, None, QueueForm::Exclusive)
+            })
             .ranks(2, 2)
             .seconds(300);
     }

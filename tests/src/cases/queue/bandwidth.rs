@@ -36,7 +36,9 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
 
 /// As rank 0 was told; 4 if not.
 fn queues(context: &Context) -> anyhow::Result<usize> {
-    let told = VARIABLES.iter().find_map(|name| Some((name, env::var(name).ok()?)));
+    let told = VARIABLES
+        .iter()
+        .find_map(|name| Some((name, env::var(name).ok()?)));
     let mine = match told {
         None => 4,
         Some((name, text)) => {

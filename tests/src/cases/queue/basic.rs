@@ -159,7 +159,11 @@ fn independent(context: &Context, backend: &'static Backend, connections: u32) -
         // All are there first, so that a signal on the wrong channel is one too many.
         fixture.meet()?;
         let kernel = Steps::launch_threads(&channels, &[&lists[0], &lists[1]])?;
-        for (thread, list) in kernel.finish_threads(context.deadline())?.iter().enumerate() {
+        for (thread, list) in kernel
+            .finish_threads(context.deadline())?
+            .iter()
+            .enumerate()
+        {
             let (poll, waits) = list.split_last().context("calls")?;
             ensure!(
                 waits.iter().all(|done| done.is_ok()),

@@ -17,10 +17,7 @@ use crate::kernels::{Call, Posts, Steps};
 const LOOKS: i64 = 100;
 
 pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
-    let name = format!(
-        "PortChannelOneToOneTest.GpuNetIoBudgets{}",
-        backend.suffix
-    );
+    let name = format!("PortChannelOneToOneTest.GpuNetIoBudgets{}", backend.suffix);
     registry.add_on(backend, name, budgets).ranks(2, 2);
 }
 

@@ -54,7 +54,10 @@ fn bad_key(context: &Context, backend: &'static Backend) -> TestResult {
             let done = Steps::launch(&[link.base()], &calls)?.finish(context.deadline())?;
             for done in done {
                 let status = done.status()?;
-                ensure!(status == Status::QueueError, "a later call returns {status:?}");
+                ensure!(
+                    status == Status::QueueError,
+                    "a later call returns {status:?}"
+                );
             }
         } else {
             let lists: [&[_]; 1] = [&[(0, Call::Wait); 1]];

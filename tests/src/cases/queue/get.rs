@@ -16,10 +16,7 @@ pub(super) fn register_unsupported(registry: &mut Registry, backend: &'static Ba
     if backend.posts_to_queue() {
         return;
     }
-    let name = format!(
-        "PortChannelErrorTest.GetIsUnsupported{}",
-        backend.suffix
-    );
+    let name = format!("PortChannelErrorTest.GetIsUnsupported{}", backend.suffix);
     registry.add_on(backend, name, unsupported).ranks(2, 2);
 }
 

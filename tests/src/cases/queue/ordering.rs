@@ -52,11 +52,7 @@ fn strict() -> DeviceConfig {
 
 /// One way to be started; every way to land, to acknowledge and to signal. The ranks' NICs differ in
 /// their chance.
-fn no_stale_data(
-    context: &Context,
-    backend: &'static Backend,
-    trigger: TriggerMode,
-) -> TestResult {
+fn no_stale_data(context: &Context, backend: &'static Backend, trigger: TriggerMode) -> TestResult {
     let scattered = Landing::Scattered {
         linger: Duration::from_micros(100),
     };

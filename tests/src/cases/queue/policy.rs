@@ -185,10 +185,13 @@ fn never_executes(context: &Context, backend: &'static Backend) -> TestResult {
     let start = Instant::now();
     let error = (fixture.pair_in_place(0, &buffer).err()).context("its channel is handed out")?;
     let took = start.elapsed();
-    let typed = matches!(
-        error.downcast_ref(),
-        Some(Error::QueueFailed { .. } | Error::Timeout { .. } | Error::PeerDown { .. })
-    );
+    let typed = match context.rank() {
+        0 => matches!(
+            error.downcast_ref(),
+            Some(Error::PeerFailed { rank: Some(1), .. })
+        ),
+        _ => matches!(error.downcast_ref(), Some(Error::QueueNotExecuting { .. })),
+    };
     ensure!(typed, "{error:?}");
     ensure!(took < Duration::from_secs(20), "it took {took:?}");
     context.measure("until the channel was refused", took.as_secs_f64(), "s");

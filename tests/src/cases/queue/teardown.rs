@@ -24,7 +24,7 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     registry
         .add_on(backend, name("GpuNetIoEveryDropOrder"), drop_orders)
         .ranks(2, 2)
-        .seconds(300);
+        .seconds(120);
 }
 
 /// Both ranks post to each other from several threads; one stops its own kernel and drops all that
@@ -89,7 +89,9 @@ fn drop_orders(context: &Context, backend: &'static Backend) -> TestResult {
         let calls = [(0, put), (0, Call::Wait), (0, Call::Flush)];
         Steps::run(&[link.base()], &calls, context.deadline())?;
         // A handle that is held elsewhere sees what is left; without it the NIC goes too.
-        let watch = (context.rank() == 0).then(|| nic(&fixture).cloned()).transpose()?;
+        let watch = (context.rank() == 0)
+            .then(|| nic(&fixture).cloned())
+            .transpose()?;
         let waiting = (context.rank() == 1)
             .then(|| Steps::launch(&[link.base()], &[(0, Call::Wait)]))
             .transpose()?;
@@ -116,8 +118,9 @@ fn drop_orders(context: &Context, backend: &'static Backend) -> TestResult {
         }
         if let Some(waiting) = waiting {
             let status = waiting.finish(context.deadline())?[0].status()?;
+            // By the peer's end, or by this rank's service.
             ensure!(
-                status == Status::PeerDown,
+                matches!(status, Status::PeerDown | Status::Aborted),
                 "order {order}: the wait returns {status:?}"
             );
         }
