@@ -60,6 +60,8 @@ struct FloodProgress {
   uint32_t reserved;
 };
 
+constexpr uint64_t FloodFlushInterval = 256;
+
 struct FloodArgs {
   mscclpp::PortChannelDeviceHandle channel;
   FloodProgress* progress;
@@ -68,7 +70,8 @@ struct FloodArgs {
   uint64_t bytes;
 };
 
-// Each thread puts and signals in turns until a call fails or the host says stop, and flushes then.
+// Each thread puts and signals in turns until a call fails or the host says stop. It flushes at the
+// end, and once in a while: a proxy's errors show in flushes only.
 MSCCLPP_KERNEL(conformance_flood, FloodArgs) {
   mscclpp::PortChannelDeviceHandle channel = args.channel;
   FloodProgress* progress = args.progress + threadIdx.x;
@@ -79,6 +82,7 @@ MSCCLPP_KERNEL(conformance_flood, FloodArgs) {
       break;
     }
     status = i % 2 == 0 ? channel.putWithSignal(0, args.bytes) : channel.signal();
+    if (status == mscclpp::Status::Ok && i % FloodFlushInterval == 0) status = channel.flush();
     mscclpp::atomicStore<uint64_t, mscclpp::scopeSystem>(&progress->posts, i + 1,
                                                          mscclpp::memoryOrderRelaxed);
   }
