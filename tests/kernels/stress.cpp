@@ -83,7 +83,8 @@ MSCCLPP_DEVICE_INLINE mscclpp::Status generationsSend(mscclpp::PortChannelDevice
 }  // namespace
 
 // Both ranks send a round of messages, then take the peer's: signal k says that message k is there
-// and no other one of its place. All threads fill and check, thread 0 sends and waits.
+// and no other one of its place. All threads fill and check, one sends and waits: another one each
+// round, so that a queue for one thread at a time is handed over behind a barrier.
 //
 // A half is written again two rounds later: the peer's messages of the round between say that this
 // rank's of the first have arrived and were checked.
@@ -94,18 +95,19 @@ MSCCLPP_KERNEL(conformance_generations, GenerationsArgs) {
   const uint64_t bytes = args.words * sizeof(uint64_t);
   for (uint64_t i = 0; i < args.rounds; ++i) {
     const uint64_t half = (i % 2) * args.messages;
+    const bool leads = thread == i % threads;
     volatile uint64_t* out = args.outgoing + half * args.words;
     volatile uint64_t* in = args.incoming + half * args.words;
     for (uint64_t j = thread; j < args.messages * args.words; j += threads) {
       out[j] = generation(args.rank, i, j / args.words, j % args.words);
     }
     __syncthreads();
-    for (uint64_t k = 0; thread == 0 && k < args.messages; ++k) {
+    for (uint64_t k = 0; leads && k < args.messages; ++k) {
       const mscclpp::Status status = generationsSend(channel, k, (half + k) * bytes, bytes);
       if (!conformance::ok(args.report, thread, i, status)) return;
     }
     for (uint64_t k = 0; k < args.messages; ++k) {
-      if (thread == 0 && !conformance::ok(args.report, thread, i, channel.wait())) return;
+      if (leads && !conformance::ok(args.report, thread, i, channel.wait())) return;
       __syncthreads();
       for (uint64_t j = thread; j < args.words; j += threads) {
         const uint64_t expected = generation(1 - args.rank, i, k, j);

@@ -2,6 +2,7 @@
 //! The backends that the suite and the benchmark run on, a row each.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mscclpp_bootstrap::Bootstrap;
 use mscclpp_port::{
@@ -48,6 +49,24 @@ pub struct Setup {
     pub nic: softnic::DeviceConfig,
     /// What the queues are like. The mode is the backend's.
     pub queue: IbConfig,
+}
+
+impl Setup {
+    /// A NIC in software that looks closely at who posts to it, at some cost.
+    pub fn strict() -> Self {
+        let nic = softnic::DeviceConfig {
+            checks: softnic::Checks {
+                fetch_twice: true,
+                clear_slots: true,
+                audit_interval: Duration::from_millis(20),
+            },
+            ..softnic::DeviceConfig::default()
+        };
+        Self {
+            nic,
+            ..Self::default()
+        }
+    }
 }
 
 impl Backend {

@@ -66,9 +66,10 @@ impl Link {
 }
 
 impl<'a> Fixture<'a> {
-    /// Joins, and starts a proxy if the backend has one. Skips where it cannot run.
+    /// Joins, and starts a proxy if the backend has one. Skips where it cannot run. A NIC in software
+    /// is strict.
     pub fn new(context: &'a Context, backend: &'static Backend) -> anyhow::Result<Self> {
-        Self::with(context, backend, &Setup::default())
+        Self::with(context, backend, &Setup::strict())
     }
 
     /// The same with what a GPU-initiated backend is to be like.

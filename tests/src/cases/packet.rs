@@ -3,7 +3,7 @@
 
 use anyhow::Context as _;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Setup};
 use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::PacketPingPong;
@@ -77,7 +77,7 @@ fn correct(context: &Context, backend: &'static Backend) -> TestResult {
 }
 
 fn perf(context: &Context, backend: &'static Backend) -> TestResult {
-    let fixture = Fixture::new(context, backend)?;
+    let fixture = Fixture::with(context, backend, &Setup::default())?;
     let iterations = context.profile().pick(4000, 40_000);
     let first = PacketPingPong {
         iterations,

@@ -66,7 +66,7 @@ fn correct(
             queue_form,
             ..IbConfig::default()
         },
-        ..Setup::default()
+        ..Setup::strict()
     };
     let fixture = Fixture::with(context, backend, &setup)?;
     let threads = context.profile().pick(8, 32);
@@ -93,7 +93,7 @@ fn correct(
 }
 
 fn perf(context: &Context, backend: &'static Backend) -> TestResult {
-    let fixture = Fixture::new(context, backend)?;
+    let fixture = Fixture::with(context, backend, &Setup::default())?;
     let buffer = fixture.buffer(4)?;
     let link = fixture.pair_in_place(0, &buffer)?;
     for (flush, label) in [
@@ -121,7 +121,7 @@ fn perf(context: &Context, backend: &'static Backend) -> TestResult {
 }
 
 fn bandwidth(context: &Context, backend: &'static Backend) -> TestResult {
-    let fixture = Fixture::new(context, backend)?;
+    let fixture = Fixture::with(context, backend, &Setup::default())?;
     let sizes: &[(u64, u64)] = context.profile().pick(
         &[
             (1 << 10, 300),

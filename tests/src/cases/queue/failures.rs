@@ -5,18 +5,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use mscclpp_port::{Error, Status};
+use mscclpp_softnic::DeviceConfig;
 
-use super::KINDS;
-use super::setup;
+use super::{KINDS, nic, setup};
 use crate::backend::Backend;
 use crate::fixture::{Fixture, error_of};
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::{Call, Flood, Steps};
-use mscclpp_softnic::DeviceConfig;
 
 pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     let name = format!("PortChannelErrorTest.GpuNetIoBadKey{}", backend.suffix);
     registry.add_on(backend, name, bad_key).ranks(2, 2);
+    let name = format!(
+        "PortChannelErrorTest.GpuNetIoNetworkThatIsDown{}",
+        backend.suffix
+    );
+    registry.add_on(backend, name, network_down).ranks(2, 2);
 }
 
 /// A key that the peer never gave out. The poster's calls fail with the syndrome on its host; a
@@ -82,4 +86,43 @@ fn bad_key(context: &Context, backend: &'static Backend) -> TestResult {
         context.meet()?;
     }
     Ok(())
+}
+
+/// Packets that nobody answers any more: the poster's NIC gives up, its kernels end and its host has
+/// the reason; so does the peer's kernel, which only waits.
+fn network_down(context: &Context, backend: &'static Backend) -> TestResult {
+    /// What a NIC says that repeats a request too often.
+    const RETRIES_USED_UP: u8 = 0x15;
+    let fixture = Fixture::new(context, backend)?;
+    let buffer = fixture.buffer(64)?;
+    let link = fixture.pair_in_place(0, &buffer)?;
+    let calls = match context.rank() {
+        0 => vec![(0, Call::PutWithSignal(link.first(8))), (0, Call::Flush)],
+        _ => vec![(0, Call::Wait)],
+    };
+    fixture.meet()?;
+    if context.rank() == 0 {
+        nic(&fixture)?.set_link_up(false);
+    }
+    context.stage("nobody answers");
+    let start = Instant::now();
+    let done = Steps::launch(&[link.base()], &calls)?.finish(context.deadline())?;
+    let status = done.last().context("a call")?.status()?;
+    let took = start.elapsed();
+    let error = error_of(&link.connection)?;
+    ensure!(
+        status == Status::QueueError && error.status() == status,
+        "the last call returns {status:?}; on the host: {error:?}"
+    );
+    let right = match (context.rank(), &error) {
+        (0, Error::QueueFailed { rank, syndrome, .. }) => {
+            *rank == Some(1) && syndrome.0 == RETRIES_USED_UP
+        }
+        (1, Error::PeerFailed { rank, .. }) => *rank == Some(0),
+        _ => false,
+    };
+    ensure!(right, "on the host: {error:?}");
+    ensure!(took < Duration::from_secs(15), "it took {took:?}");
+    context.measure("until the last call returned", took.as_secs_f64(), "s");
+    context.meet()
 }

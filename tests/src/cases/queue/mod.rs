@@ -7,7 +7,9 @@ mod bounds;
 mod budget;
 mod counts;
 mod failures;
+mod faults;
 mod get;
+mod nics;
 mod ordering;
 mod policy;
 mod teardown;
@@ -32,6 +34,8 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     bounds::register(registry, backend);
     budget::register(registry, backend);
     policy::register(registry, backend);
+    faults::register(registry, backend);
+    nics::register(registry, backend);
     failures::register(registry, backend);
     teardown::register(registry, backend);
     bandwidth::register(registry, backend);
@@ -54,6 +58,11 @@ fn setup((queue_form, signal_mode): (QueueForm, SignalMode), nic: softnic::Devic
             ..IbConfig::default()
         },
     }
+}
+
+/// A NIC that behaves, and looks closely at who posts.
+fn strict() -> softnic::DeviceConfig {
+    Setup::strict().nic
 }
 
 /// The NIC of a fixture whose backend has one.

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use mscclpp_softnic::{Acknowledge, Checks, DeviceConfig, Landing, NetworkConfig, TriggerMode};
+use mscclpp_softnic::{Acknowledge, DeviceConfig, Landing, NetworkConfig, TriggerMode};
 
-use super::{KINDS, setup};
+use super::{KINDS, setup, strict};
 use crate::backend::Backend;
 use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
@@ -36,18 +36,6 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
         )
         .ranks(2, 2)
         .seconds(120);
-}
-
-/// A NIC that checks all that it can.
-fn strict() -> DeviceConfig {
-    DeviceConfig {
-        checks: Checks {
-            fetch_twice: true,
-            clear_slots: true,
-            audit_interval: Duration::from_millis(20),
-        },
-        ..DeviceConfig::default()
-    }
 }
 
 /// One way to be started; every way to land, to acknowledge and to signal. The ranks' NICs differ in
