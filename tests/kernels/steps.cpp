@@ -13,8 +13,11 @@ enum Operation : uint32_t {
   OperationFlush = 4,
   OperationWait = 5,
   OperationAccumulate = 6,
+  OperationPutWithSignalAndFlush = 7,
   // Polls as often as the operand says, or until a signal is there.
   OperationPoll = 8,
+  // From the destination, which is the peer's, to the source.
+  OperationGet = 9,
 };
 
 // Encoded by `kernels::Steps` in Rust.
@@ -66,6 +69,12 @@ MSCCLPP_DEVICE_INLINE uint32_t stepRun(const StepsArgs& args, const conformance:
       return static_cast<uint32_t>(channel.wait(step.operand));
     case conformance::OperationAccumulate:
       return static_cast<uint32_t>(channel.accumulate(step.dst, step.dstOffset, step.operand));
+    case conformance::OperationPutWithSignalAndFlush:
+      return static_cast<uint32_t>(channel.putWithSignalAndFlush(
+          step.dst, step.dstOffset, step.src, step.srcOffset, step.size, step.operand));
+    case conformance::OperationGet:
+      return static_cast<uint32_t>(
+          channel.get(step.dst, step.dstOffset, step.src, step.srcOffset, step.size));
     default:
       for (int64_t i = 0; i < step.operand; ++i) {
         if (channel.poll()) return 1;

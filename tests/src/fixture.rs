@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: MIT
 //! What most tests stand on: a communicator, a proxy service, and channels to peers.
 
-use anyhow::Context as _;
-use mscclpp_port::{
-    BasePortChannel, Buffer, Communicator, Connection, MemoryId, PortChannel, ProxyService,
-    RegisteredMemory, SemaphoreId,
-};
+use std::ops::Range as Bytes;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
-use crate::backend::Backend;
+use anyhow::{Context as _, ensure};
+use mscclpp_bootstrap::{Bootstrap, Deadline};
+use mscclpp_port::{
+    BasePortChannel, Buffer, Communicator, Connection, EndpointConfig, Error, MemoryId,
+    MemoryOptions, PortChannel, ProxyService, RegisteredMemory, SemaphoreId,
+};
+use mscclpp_softnic as softnic;
+
+use crate::backend::{Backend, Setup};
 use crate::harness::Context;
 use crate::kernels::Range;
 
-/// A rank's own communicator and running proxy service. Fields drop in any order.
+/// A rank's own communicator and service. Fields drop in any order.
 pub struct Fixture<'a> {
     /// The test.
     pub context: &'a Context,
@@ -19,8 +26,12 @@ pub struct Fixture<'a> {
     pub backend: &'static Backend,
     /// Joined by all ranks of the test.
     pub communicator: Communicator,
-    /// Started.
+    /// Its proxy runs unless kernels post themselves.
     pub service: ProxyService,
+    /// What this rank's end of a connection is to be.
+    pub endpoint: EndpointConfig,
+    /// The NIC in software that carries out kernels' posts.
+    pub nic: Option<softnic::Device>,
 }
 
 /// This rank's end of a channel to one peer, and all that belongs to it.
@@ -55,25 +66,43 @@ impl Link {
 }
 
 impl<'a> Fixture<'a> {
-    /// Joins, and starts a proxy. Skips where the backend cannot run.
+    /// Joins, and starts a proxy if the backend has one. Skips where it cannot run. A NIC in software
+    /// is strict.
     pub fn new(context: &'a Context, backend: &'static Backend) -> anyhow::Result<Self> {
-        context.skip_unless((backend.obstacle)())?;
-        Self::over(context, backend, context.communicator()?)
+        Self::with(context, backend, &Setup::strict())
     }
 
-    /// The same over a communicator that is there.
+    /// The same with what a GPU-initiated backend is to be like.
+    pub fn with(
+        context: &'a Context,
+        backend: &'static Backend,
+        setup: &Setup,
+    ) -> anyhow::Result<Self> {
+        context.skip_unless((backend.obstacle)())?;
+        context.stage("join a communicator");
+        Self::over(context, backend, setup, context.bootstrap()?)
+    }
+
+    /// The same over a bootstrap that has been joined.
     pub fn over(
         context: &'a Context,
         backend: &'static Backend,
-        communicator: Communicator,
+        setup: &Setup,
+        bootstrap: Arc<dyn Bootstrap>,
     ) -> anyhow::Result<Self> {
+        let endpoint = backend.endpoint(bootstrap.rank(), setup);
+        let (communicator, nic) = backend.communicator(bootstrap, setup)?;
         let service = ProxyService::with_default_size()?;
-        service.start_proxy()?;
+        if !backend.posts_to_queue() {
+            service.start_proxy()?;
+        }
         Ok(Self {
             context,
             backend,
             communicator,
             service,
+            endpoint,
+            nic,
         })
     }
 
@@ -87,7 +116,21 @@ impl<'a> Fixture<'a> {
 
     /// The whole of a buffer, registered.
     pub fn register(&self, buffer: &Buffer) -> anyhow::Result<RegisteredMemory> {
-        Ok(self.communicator.register_memory(buffer, 0..buffer.len())?)
+        self.register_range(buffer, 0..buffer.len())
+    }
+
+    /// A part of a buffer, registered for the backend's transport.
+    pub fn register_range(
+        &self,
+        buffer: &Buffer,
+        range: Bytes<u64>,
+    ) -> anyhow::Result<RegisteredMemory> {
+        let options = MemoryOptions {
+            transports: self.endpoint.transport.into(),
+            ..MemoryOptions::default()
+        };
+        let communicator = &self.communicator;
+        Ok(communicator.register_memory_with(buffer, range, options)?)
     }
 
     /// Every rank of the test but this one.
@@ -108,11 +151,10 @@ impl<'a> Fixture<'a> {
     ) -> anyhow::Result<Vec<Link>> {
         self.context
             .stage(format!("link to {peers:?} with tag {tag}"));
-        let endpoint = self.backend.endpoint(self.context.rank());
         // The local half of everything first: no rank waits for another that waits for it.
         let mut pending = Vec::new();
         for &peer in peers {
-            let connection = self.communicator.connect(endpoint, peer, tag)?;
+            let connection = self.communicator.connect(self.endpoint, peer, tag)?;
             self.communicator.send_memory(into, peer, tag)?;
             pending.push((peer, connection, self.communicator.recv_memory(peer, tag)?));
         }
@@ -166,9 +208,35 @@ impl<'a> Fixture<'a> {
         self.pair(tag, &memory, &memory)
     }
 
-    /// Waits until all ranks of the test are here: what the test stands on may go then.
+    /// Waits until all ranks of the test are here: what the test stands on may go then. Fails if
+    /// this rank's NIC in software saw a poster break a rule.
     pub fn meet(&self) -> anyhow::Result<()> {
         self.context.stage("meet");
-        Ok(self.communicator.bootstrap().barrier()?)
+        self.communicator.bootstrap().barrier()?;
+        let violations = (self.nic.as_ref()).map_or_else(Vec::new, |nic| nic.take_violations());
+        let first: Vec<String> = (violations.iter().take(3))
+            .map(ToString::to_string)
+            .collect();
+        ensure!(
+            violations.is_empty(),
+            "the NIC saw {} violations: {}",
+            violations.len(),
+            first.join("; ")
+        );
+        Ok(())
+    }
+}
+
+/// The sticky error of a connection. Its host may learn a moment later than its kernels.
+pub fn error_of(connection: &Connection) -> anyhow::Result<Error> {
+    /// Far above what it takes.
+    const LATEST: Duration = Duration::from_secs(5);
+    let deadline = Deadline::after(LATEST);
+    loop {
+        if let Some(error) = connection.status() {
+            return Ok(error);
+        }
+        ensure!(!deadline.expired(), "no error on the host");
+        thread::sleep(Duration::from_millis(1));
     }
 }

@@ -18,7 +18,7 @@ mod stats;
 
 use std::time::Duration;
 
-use crate::backend::BACKENDS;
+use crate::backend::{BACKENDS, Setup};
 use crate::fixture::Fixture;
 use crate::harness::Context;
 
@@ -103,7 +103,7 @@ pub fn run(context: &Context, suite: Option<&str>) -> anyhow::Result<Vec<Row>> {
             }
             continue;
         }
-        let fixture = Fixture::new(context, backend)?;
+        let fixture = Fixture::with(context, backend, &Setup::default())?;
         let ip = fixture.communicator.bootstrap().local_ip();
         let tcp = Tcp::new(context, ip, context.profile().pick(16 << 20, 128 << 20))?;
         let mut session = Session { fixture, tcp };

@@ -31,8 +31,12 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
         )
         .ranks(2, 2);
     registry
-        .add_on(backend, format!("BlockedRankTest.IdleProxy{suffix}"), idle)
+        .add_on(backend, format!("BlockedRankTest.Idle{suffix}"), idle)
         .ranks(2, 2);
+}
+
+/// The same of what all backends stand on.
+pub(super) fn register_bootstrap(registry: &mut Registry) {
     registry
         .add("BlockedRankTest.BootstrapRecv", recv)
         .ranks(2, 2);

@@ -5,8 +5,8 @@
 use anyhow::{Context as _, ensure};
 use mscclpp_port::{Error, MemoryId, Status};
 
-use crate::backend::Backend;
-use crate::fixture::{Fixture, Link};
+use crate::backend::{Backend, Initiator};
+use crate::fixture::{Fixture, Link, error_of};
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::{Call, Range, Steps};
 
@@ -80,8 +80,9 @@ fn works(fixture: &Fixture<'_>, link: &Link) -> TestResult {
     Steps::run(&[link.base()], &calls, fixture.context.deadline())
 }
 
-/// Rank 0 makes a call that can not be executed, while another thread of it waits on the same
-/// channel.
+/// Rank 0 makes a call that can not be executed. A proxy finds out later: it ends the connection, and
+/// with it the wait of another thread on the same channel. A kernel that posts itself finds out
+/// before, and nothing happens.
 fn bad_call(
     context: &Context,
     backend: &'static Backend,
@@ -92,6 +93,19 @@ fn bad_call(
     let (bad, good) = two_links(&fixture)?;
     works(&fixture, &bad)?;
     works(&fixture, &good)?;
+    if backend.posts_to_queue() {
+        if context.rank() == 0 {
+            let calls = [(0, call(&bad)), (0, Call::Flush)];
+            let done = Steps::launch(&[bad.base()], &calls)?.finish(context.deadline())?;
+            let statuses = (done[0].status()?, done[1].status()?);
+            ensure!(
+                statuses == (Status::InvalidArgument, Status::Ok),
+                "the call and a flush return {statuses:?}"
+            );
+        }
+        works(&fixture, &bad)?;
+        return fixture.meet();
+    }
     if context.rank() == 0 {
         context.stage("a call that can not be executed");
         let lists: [&[_]; 2] = [&[(0, call(&bad)), (0, Call::Flush)], &[(0, Call::Wait)]];
@@ -129,7 +143,8 @@ fn bad_call(
     fixture.meet()
 }
 
-/// Values beyond the fields of a trigger are refused before they are pushed: nothing is masked.
+/// Values beyond the fields of a trigger, or of the memory, are refused before anything is posted:
+/// nothing is masked.
 fn do_not_fit(context: &Context, backend: &'static Backend) -> TestResult {
     let fixture = Fixture::new(context, backend)?;
     let buffer = fixture.buffer(SIZE)?;
@@ -190,6 +205,14 @@ fn deregistered(context: &Context, backend: &'static Backend) -> TestResult {
     if context.rank() == 1 {
         drop(memory);
         fixture.meet()?;
+        if backend.posts_to_queue() {
+            // The NIC that refuses a request is done with that peer.
+            let error = error_of(&gone.connection)?;
+            ensure!(
+                error.status() == Status::QueueError,
+                "the error where it was refused is {error:?}"
+            );
+        }
     } else {
         fixture.meet()?;
         context.stage("put into memory that is gone");
@@ -200,11 +223,12 @@ fn deregistered(context: &Context, backend: &'static Backend) -> TestResult {
         let done = Steps::launch(&[gone.base()], &[(0, put), (0, Call::Flush)])?;
         let status = done.finish(context.deadline())?[1].status()?;
         ensure!(status == Status::QueueError, "the flush returns {status:?}");
-        let error = gone.connection.status().context("no error on the host")?;
-        ensure!(
-            matches!(error, Error::Refused { rank: Some(1), .. }),
-            "the error is {error:?}"
-        );
+        let error = error_of(&gone.connection)?;
+        let right = match backend.initiator {
+            Initiator::Proxy => matches!(error, Error::Refused { rank: Some(1), .. }),
+            Initiator::Kernel => matches!(error, Error::QueueFailed { rank: Some(1), .. }),
+        };
+        ensure!(right, "the error is {error:?}");
     }
     works(&fixture, &good)?;
     fixture.meet()?;

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use mscclpp_port::{
-    Buffer, Communicator, Connection, Host2HostSemaphore, RegisteredMemory, Status,
+    BasePortChannel, Buffer, Connection, Host2HostSemaphore, MemoryId, RegisteredMemory, Status,
 };
 use tempfile::TempDir;
 
 use super::file_bootstrap::FileBootstrap;
-use crate::backend::Backend;
+use crate::backend::{Backend, Setup};
 use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
-use crate::kernels::{Call, Steps};
+use crate::kernels::{Call, Range, Steps};
 
 pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     let mut add = |test: &str, body: fn(&Context, &'static Backend) -> TestResult| {
@@ -29,18 +29,95 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     };
     add("BasicWrite", basic_write);
     add("WriteWithDeviceSemaphores", device);
-    add("WriteWithHostSemaphores", host);
+    if !backend.posts_to_queue() {
+        add("WriteWithHostSemaphores", host);
+    }
     add("WriteToSelf", to_self);
     add("OverUserBootstrap", over_user);
+}
+
+/// A connection, and who writes over it: the host, or a kernel where only kernels can.
+struct Pipe {
+    peer: usize,
+    connection: Connection,
+    channel: Option<BasePortChannel>,
+}
+
+impl Pipe {
+    /// The channel is made where kernels post; the peer does the same.
+    fn new(fixture: &Fixture<'_>, peer: usize, connection: Connection) -> anyhow::Result<Self> {
+        let channel = if fixture.backend.posts_to_queue() {
+            let service = &fixture.service;
+            let id = service.build_and_add_semaphore(&fixture.communicator, &connection)?;
+            Some(service.base_port_channel(id)?)
+        } else {
+            None
+        };
+        Ok(Self {
+            peer,
+            connection,
+            channel,
+        })
+    }
+
+    fn write(&self, context: &Context, from: &Memory, to: &Memory, range: Bytes) -> TestResult {
+        let Bytes {
+            dst_offset,
+            src_offset,
+            size,
+        } = range;
+        let Some(channel) = &self.channel else {
+            let (to, from) = (&to.memory, &from.memory);
+            return Ok((self.connection).write(to, dst_offset, from, src_offset, size)?);
+        };
+        let put = Call::Put(Range {
+            dst: to.id,
+            dst_offset,
+            src: from.id,
+            src_offset,
+            size,
+        });
+        let channels = std::slice::from_ref(channel);
+        Steps::run(channels, &[(0, put)], context.deadline())
+    }
+
+    fn flush(&self, context: &Context) -> TestResult {
+        match &self.channel {
+            None => Ok(self.connection.flush(context.deadline())?),
+            Some(channel) => {
+                let channels = std::slice::from_ref(channel);
+                Steps::run(channels, &[(0, Call::Flush)], context.deadline())
+            }
+        }
+    }
+}
+
+struct Bytes {
+    dst_offset: u64,
+    src_offset: u64,
+    size: u64,
+}
+
+/// A memory, and its id in the service.
+struct Memory {
+    memory: RegisteredMemory,
+    id: MemoryId,
+}
+
+impl Memory {
+    fn new(fixture: &Fixture<'_>, memory: RegisteredMemory) -> anyhow::Result<Self> {
+        let id = fixture.service.add_memory(memory.clone())?;
+        Ok(Self { memory, id })
+    }
 }
 
 /// Buffers with a slice a rank; every rank writes its own slice to all others.
 struct Slices {
     buffers: Vec<Buffer>,
-    local: Vec<RegisteredMemory>,
-    /// By buffer, then by peer in the order of [`Slices::connections`].
-    remote: Vec<Vec<RegisteredMemory>>,
-    connections: Vec<(usize, Connection)>,
+    local: Vec<Memory>,
+    /// By buffer, then by peer in the order of [`Slices::pipes`].
+    remote: Vec<Vec<Memory>>,
+    pipes: Vec<Pipe>,
     slice: u64,
     rank: usize,
 }
@@ -50,43 +127,45 @@ const BUFFER_BYTES: u64 = 1 << 20;
 const TAG: u32 = 0;
 
 impl Slices {
-    fn new(communicator: &Communicator, backend: &Backend) -> anyhow::Result<Self> {
+    fn new(fixture: &Fixture<'_>) -> anyhow::Result<Self> {
+        let communicator = &fixture.communicator;
         let bootstrap = communicator.bootstrap();
         let (rank, world) = (bootstrap.rank(), bootstrap.world_size());
-        let peers: Vec<usize> = (0..world).filter(|peer| *peer != rank).collect();
+        let peers = fixture.peers();
         let mut pending = Vec::new();
         for &peer in &peers {
-            pending.push((
-                peer,
-                communicator.connect(backend.endpoint(rank), peer, TAG)?,
-            ));
+            pending.push((peer, communicator.connect(fixture.endpoint, peer, TAG)?));
         }
         let mut slices = Self {
             buffers: Vec::new(),
             local: Vec::new(),
             remote: Vec::new(),
-            connections: Vec::new(),
+            pipes: Vec::new(),
             slice: BUFFER_BYTES / world as u64 / 8 * 8,
             rank,
         };
         let mut coming = Vec::new();
         for _ in 0..BUFFERS {
-            let buffer = Buffer::new((backend.device)(rank), BUFFER_BYTES)?;
-            let memory = communicator.register_memory(&buffer, 0..BUFFER_BYTES)?;
+            let buffer = fixture.buffer(BUFFER_BYTES)?;
+            let memory = fixture.register(&buffer)?;
             let mut from = Vec::new();
             for &peer in &peers {
                 communicator.send_memory(&memory, peer, TAG)?;
                 from.push(communicator.recv_memory(peer, TAG)?);
             }
             slices.buffers.push(buffer);
-            slices.local.push(memory);
+            slices.local.push(Memory::new(fixture, memory)?);
             coming.push(from);
         }
         for (peer, connection) in pending {
-            slices.connections.push((peer, connection.get()?));
+            slices
+                .pipes
+                .push(Pipe::new(fixture, peer, connection.get()?)?);
         }
         for from in coming {
-            let memories: Result<_, _> = from.iter().map(|memory| memory.get()).collect();
+            let memories: anyhow::Result<_> = (from.iter())
+                .map(|memory| Memory::new(fixture, memory.get()?))
+                .collect();
             slices.remote.push(memories?);
         }
         Ok(slices)
@@ -103,18 +182,16 @@ impl Slices {
     }
 
     /// Fills the own slices, and writes them to the peer with this index.
-    fn write(&self, peer: usize) -> anyhow::Result<()> {
+    fn write(&self, context: &Context, peer: usize) -> anyhow::Result<()> {
         let offset = self.rank as u64 * self.slice;
         for (b, buffer) in self.buffers.iter().enumerate() {
             buffer.write(offset, &self.expected(self.rank, b))?;
-            let (_, connection) = &self.connections[peer];
-            connection.write(
-                &self.remote[b][peer],
-                offset,
-                &self.local[b],
-                offset,
-                self.slice,
-            )?;
+            let range = Bytes {
+                dst_offset: offset,
+                src_offset: offset,
+                size: self.slice,
+            };
+            self.pipes[peer].write(context, &self.local[b], &self.remote[b][peer], range)?;
         }
         Ok(())
     }
@@ -122,7 +199,7 @@ impl Slices {
     /// The first slice that does not hold what its rank writes.
     fn difference(&self) -> anyhow::Result<Option<String>> {
         for (b, buffer) in self.buffers.iter().enumerate() {
-            for rank in 0..=self.connections.len() {
+            for rank in 0..=self.pipes.len() {
                 let mut found = vec![0; self.slice as usize];
                 buffer.read(rank as u64 * self.slice, &mut found)?;
                 let expected = self.expected(rank, b);
@@ -136,55 +213,61 @@ impl Slices {
 }
 
 fn basic_write(context: &Context, backend: &'static Backend) -> TestResult {
-    write_and_poll(context, &context.communicator()?, backend)
+    write_and_poll(&Fixture::new(context, backend)?)
 }
 
-fn write_and_poll(context: &Context, communicator: &Communicator, backend: &Backend) -> TestResult {
-    let slices = Slices::new(communicator, backend)?;
-    for peer in 0..slices.connections.len() {
-        slices.write(peer)?;
+fn write_and_poll(fixture: &Fixture<'_>) -> TestResult {
+    let context = fixture.context;
+    let slices = Slices::new(fixture)?;
+    for peer in 0..slices.pipes.len() {
+        slices.write(context, peer)?;
     }
     context.stage("flush");
-    for (_, connection) in &slices.connections {
-        connection.flush(context.deadline())?;
+    for pipe in &slices.pipes {
+        pipe.flush(context)?;
     }
     context.stage("poll until all slices are there");
     while let Some(difference) = slices.difference()? {
         ensure!(!context.deadline().expired(), "still missing: {difference}");
         thread::sleep(Duration::from_millis(1));
     }
-    context.stage("meet");
-    Ok(communicator.bootstrap().barrier()?)
+    fixture.meet()
 }
 
 /// The peer's kernel waits for the signal behind the writes; nothing polls the data.
 fn device(context: &Context, backend: &'static Backend) -> TestResult {
     let fixture = Fixture::new(context, backend)?;
-    let slices = Slices::new(&fixture.communicator, backend)?;
+    let slices = Slices::new(&fixture)?;
     let mut channels = Vec::new();
-    for (_, connection) in &slices.connections {
-        let id = fixture
-            .service
-            .build_and_add_semaphore(&fixture.communicator, connection)?;
-        channels.push(fixture.service.base_port_channel(id)?);
+    for pipe in &slices.pipes {
+        channels.push(match &pipe.channel {
+            Some(channel) => channel.clone(),
+            None => {
+                let service = &fixture.service;
+                let connection = &pipe.connection;
+                let id = service.build_and_add_semaphore(&fixture.communicator, connection)?;
+                service.base_port_channel(id)?
+            }
+        });
     }
     let waits: Vec<_> = (0..channels.len())
         .map(|channel| (channel, Call::Wait))
         .collect();
     let kernel = Steps::launch(&channels, &waits)?;
     for (peer, channel) in channels.iter().enumerate() {
-        slices.write(peer)?;
-        channel.semaphore().signal()?;
+        slices.write(context, peer)?;
+        if backend.posts_to_queue() {
+            Steps::run(&channels, &[(peer, Call::Signal)], context.deadline())?;
+        } else {
+            channel.semaphore().signal()?;
+        }
     }
     context.stage("kernel waits for a signal of each peer");
-    for (done, (peer, _)) in kernel
-        .finish(context.deadline())?
-        .iter()
-        .zip(&slices.connections)
-    {
+    for (done, pipe) in kernel.finish(context.deadline())?.iter().zip(&slices.pipes) {
         ensure!(
             done.status()? == Status::Ok,
-            "waiting for rank {peer}: {:?}",
+            "waiting for rank {}: {:?}",
+            pipe.peer,
             done.status()
         );
     }
@@ -197,18 +280,19 @@ fn device(context: &Context, backend: &'static Backend) -> TestResult {
 }
 
 fn host(context: &Context, backend: &'static Backend) -> TestResult {
-    let communicator = context.communicator()?;
-    let slices = Slices::new(&communicator, backend)?;
+    let fixture = Fixture::new(context, backend)?;
+    let communicator = &fixture.communicator;
+    let slices = Slices::new(&fixture)?;
     let mut pending = Vec::new();
-    for (peer, connection) in &slices.connections {
-        pending.push(communicator.build_semaphore(connection, *peer, TAG)?);
+    for pipe in &slices.pipes {
+        pending.push(communicator.build_semaphore(&pipe.connection, pipe.peer, TAG)?);
     }
     let mut semaphores = Vec::new();
     for semaphore in pending {
         semaphores.push(Host2HostSemaphore::new(semaphore.get()?)?);
     }
     for (peer, semaphore) in semaphores.iter().enumerate() {
-        slices.write(peer)?;
+        slices.write(context, peer)?;
         semaphore.signal()?;
     }
     context.stage("wait for a signal of each peer");
@@ -220,26 +304,37 @@ fn host(context: &Context, backend: &'static Backend) -> TestResult {
         "signalled before it was there: {:?}",
         slices.difference()
     );
-    Ok(communicator.bootstrap().barrier()?)
+    fixture.meet()
 }
 
 /// A rank is its own peer: memory, connection and writes.
 fn to_self(context: &Context, backend: &'static Backend) -> TestResult {
-    let communicator = context.communicator()?;
+    let fixture = Fixture::new(context, backend)?;
+    let communicator = &fixture.communicator;
     let me = context.rank();
-    let connection = communicator.connect(backend.endpoint(me), me, TAG)?.get()?;
-    let buffer = Buffer::new((backend.device)(me), 128)?;
-    let memory = communicator.register_memory(&buffer, 0..128)?;
+    let connection = communicator.connect(fixture.endpoint, me, TAG)?.get()?;
+    let buffer = fixture.buffer(128)?;
+    let memory = fixture.register(&buffer)?;
     communicator.send_memory(&memory, me, TAG)?;
     let remote = communicator.recv_memory(me, TAG)?.get()?;
     ensure!(remote.size() == 128, "size {}", remote.size());
     buffer.write(0, &[7; 64])?;
-    connection.write(&remote, 64, &memory, 0, 64)?;
-    connection.flush(context.deadline())?;
+    let pipe = Pipe::new(&fixture, me, connection)?;
+    let (from, to) = (
+        Memory::new(&fixture, memory)?,
+        Memory::new(&fixture, remote)?,
+    );
+    let range = Bytes {
+        dst_offset: 64,
+        src_offset: 0,
+        size: 64,
+    };
+    pipe.write(context, &from, &to, range)?;
+    pipe.flush(context)?;
     let mut half = [0; 64];
     buffer.read(64, &mut half)?;
     ensure!(half == [7; 64], "found {half:?}");
-    Ok(communicator.bootstrap().barrier()?)
+    fixture.meet()
 }
 
 fn over_user(context: &Context, backend: &'static Backend) -> TestResult {
@@ -248,8 +343,13 @@ fn over_user(context: &Context, backend: &'static Backend) -> TestResult {
         .exchange(directory.path().to_owned())?
         .swap_remove(0);
     let bootstrap = FileBootstrap::new(path, context.rank(), context.ranks());
-    let communicator = Communicator::new(Arc::new(bootstrap))?;
-    write_and_poll(context, &communicator, backend)?;
+    let setup = Setup::default();
+    write_and_poll(&Fixture::over(
+        context,
+        backend,
+        &setup,
+        Arc::new(bootstrap),
+    )?)?;
     // The directory is rank 0's: it goes when all are done with it.
     context.meet()
 }

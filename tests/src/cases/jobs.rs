@@ -11,15 +11,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use mscclpp_bootstrap::{Bootstrap as _, Deadline, Tag, TcpBootstrap};
-use mscclpp_port::{Communicator, Error, Status};
+use mscclpp_port::{Error, Status};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::backend::{BACKENDS, Backend};
-use crate::fixture::Fixture;
+use crate::backend::{BACKENDS, Backend, Setup};
+use crate::fixture::{Fixture, error_of};
 use crate::harness::{Context, Job, Registry, TestResult, published, watch_parent};
-use crate::kernels::{Call, Steps};
+use crate::kernels::{Call, Flood, Steps};
 
 const KILL_WAIT: &str = "kill-wait";
+const KILL_POST: &str = "kill-post";
 const KILL_RECV: &str = "kill-recv";
 const JOIN: &str = "join";
 
@@ -40,6 +41,13 @@ pub(super) fn register(registry: &mut Registry) {
                 .ranks(1, 1)
                 .seconds(90);
         }
+        let name = format!("KillPost.FirstRank{}", backend.suffix);
+        registry
+            .add(name, move |context| {
+                kill(context, &format!("{KILL_POST}:{row}:0"), 0)
+            })
+            .ranks(1, 1)
+            .seconds(90);
     }
     registry
         .add("KillWait.Bootstrap", |context| {
@@ -66,6 +74,9 @@ pub fn play(part: &str) -> ExitCode {
     let result = match (name, numbers.as_deref()) {
         (KILL_WAIT, Ok([row, victim])) if *row < BACKENDS.len() => {
             play_kill_wait(&BACKENDS[*row], *victim)
+        }
+        (KILL_POST, Ok([row, victim])) if *row < BACKENDS.len() => {
+            play_kill_post(&BACKENDS[*row], *victim)
         }
         (KILL_RECV, Ok([victim])) => play_kill_recv(*victim),
         (JOIN, Ok([])) => play_join(),
@@ -124,7 +135,7 @@ fn play_kill_wait(backend: &'static Backend, victim: usize) -> TestResult {
     let _words = watch_parent(CHILD);
     let bootstrap = Arc::new(TcpBootstrap::from_launcher(Duration::from_secs(30))?);
     let context = Context::of_job(bootstrap.clone(), Deadline::after(CHILD));
-    let fixture = Fixture::over(&context, backend, Communicator::new(bootstrap.clone())?)?;
+    let fixture = Fixture::over(&context, backend, &Setup::default(), bootstrap.clone())?;
     let buffer = fixture.buffer(64)?;
     let memory = fixture.register(&buffer)?;
     let links = fixture.link(&fixture.peers(), 0, &memory, &memory)?;
@@ -166,6 +177,46 @@ fn play_kill_wait(backend: &'static Backend, victim: usize) -> TestResult {
         );
         thread::sleep(Duration::from_millis(1));
     }
+    Ok(())
+}
+
+/// Survivors post to the victim without an end, and wait for it on another thread. Both end.
+fn play_kill_post(backend: &'static Backend, victim: usize) -> TestResult {
+    let _words = watch_parent(CHILD);
+    let bootstrap = Arc::new(TcpBootstrap::from_launcher(Duration::from_secs(30))?);
+    let context = Context::of_job(bootstrap.clone(), Deadline::after(CHILD));
+    let fixture = Fixture::over(&context, backend, &Setup::default(), bootstrap.clone())?;
+    let buffer = fixture.buffer(4096)?;
+    let memory = fixture.register(&buffer)?;
+    let links = fixture.link(&fixture.peers(), 0, &memory, &memory)?;
+    if context.rank() == victim {
+        bootstrap.barrier()?;
+        println!("WAITING");
+        thread::sleep(CHILD);
+        bail!("the victim was not killed");
+    }
+    let link = (links.iter().find(|link| link.peer == victim)).context("a link to each peer")?;
+    let waiting = Steps::launch(&[link.base()], &[(0, Call::Wait)])?;
+    let posting = Flood::new(link.channel.device_handle(), &link.channel, 4096)?.launch(2)?;
+    posting.wait(100, context.deadline())?;
+    bootstrap.barrier()?;
+    println!("WAITING");
+    let waited = waiting.finish(context.deadline())?[0].status()?;
+    let mut statuses = posting.finish(context.deadline())?;
+    statuses.push(waited);
+    let error = error_of(&link.connection)?;
+    // A request to the dead rank may fail before its death is known.
+    let ended = |status: &Status| matches!(status, Status::PeerDown | Status::QueueError);
+    ensure!(statuses.iter().all(ended), "calls return {statuses:?}");
+    let named = match error {
+        Error::PeerDown { rank, .. } | Error::QueueFailed { rank, .. } => rank == Some(victim),
+        _ => false,
+    };
+    ensure!(
+        named,
+        "the connection's error does not name rank {victim}: {error:?}"
+    );
+    println!("PeerDown, calls return {statuses:?}: {error}");
     Ok(())
 }
 

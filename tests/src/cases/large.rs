@@ -26,8 +26,9 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
         .seconds(120);
 }
 
-/// Offsets above 4 GiB: written by the host as they are, and by kernels, whose triggers have 32
-/// bits for an offset, through a sub-range with an id of its own. Only touched pages take memory.
+/// Offsets above 4 GiB as they are: written by the host, or by a kernel that posts itself. Then by
+/// kernels through a sub-range with an id of its own, which triggers need with their 32 bits for an
+/// offset. Only touched pages take memory.
 fn large(context: &Context, backend: &'static Backend) -> TestResult {
     let fixture = Fixture::new(context, backend)?;
     let buffer = Buffer::new((backend.device)(context.rank()), SIZE);
@@ -53,18 +54,24 @@ fn large(context: &Context, backend: &'static Backend) -> TestResult {
     let place = |rank: u8, number: u64| 4 * GIB + 4096 * (2 * number + u64::from(rank)) + 77;
     let len = text(0, me).len() as u64;
 
-    context.stage("write from the host");
+    context.stage("write at offsets as they are");
     let at = place(me, 0);
     buffer.write(at, &text(0, me))?;
-    link.connection.write(&link.remote, at, &memory, at, len)?;
     // Across the border of 4 GiB, in one piece.
     let border = 4 * GIB - 3 - 4096 * u64::from(me);
     buffer.write(border, &text(1, me))?;
-    link.connection
-        .write(&link.remote, border, &memory, border, len)?;
-    link.connection.flush(deadline)?;
+    if backend.posts_to_queue() {
+        let put = |at| (0, Call::Put(Range::same(link.dst, link.src, at, len)));
+        let calls = [put(at), put(border), (0, Call::Flush)];
+        Steps::run(&[link.base()], &calls, deadline)?;
+    } else {
+        for at in [at, border] {
+            link.connection.write(&link.remote, at, &memory, at, len)?;
+        }
+        link.connection.flush(deadline)?;
+    }
 
-    context.stage("put from a kernel");
+    context.stage("put through a sub-range");
     let upper = 4 * GIB..SIZE;
     let dst = link
         .remote
@@ -91,15 +98,15 @@ fn large(context: &Context, backend: &'static Backend) -> TestResult {
 
     let other = 1 - me;
     for (what, at, expected) in [
-        ("written by the host", place(other, 0), text(0, other)),
+        ("written as it is", place(other, 0), text(0, other)),
         (
             "written across 4 GiB",
             4 * GIB - 3 - 4096 * u64::from(other),
             text(1, other),
         ),
-        ("put by a kernel", place(other, 1), text(2, other)),
+        ("put through a sub-range", place(other, 1), text(2, other)),
         (
-            "put at the end",
+            "put at the end of it",
             SIZE - len - 4096 * u64::from(other),
             text(3, other),
         ),

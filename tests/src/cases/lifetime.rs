@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use mscclpp_port::{Error, Status};
 
 use crate::backend::Backend;
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, error_of};
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::{Call, Steps};
 
@@ -23,8 +23,10 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
             .ranks(2, 2)
             .seconds(120);
     };
-    add("StopWhileKernelsWait", stop_while_kernels_wait);
-    add("StopDrains", stop_drains);
+    if !backend.posts_to_queue() {
+        add("StopWhileKernelsWait", stop_while_kernels_wait);
+        add("StopDrains", stop_drains);
+    }
     add("DropWhileThePeerPosts", drop_while_the_peer_posts);
     add("DropReleasesThePeersKernel", drop_releases);
     add("DropBeforeItIsConnectedReleasesToo", drop_at_once);
@@ -115,22 +117,22 @@ fn drop_while_the_peer_posts(context: &Context, backend: &'static Backend) -> Te
             // The peer may have been quick to take all of it.
             let fine = matches!(flush, Status::Ok | Status::PeerDown | Status::QueueError);
             ensure!(fine, "the flush returns {flush:?}");
-            let error = link.connection.status();
-            ensure!(
-                (flush == Status::Ok) == error.is_none(),
-                "{flush:?}, and on the host {error:?}"
-            );
+            if flush != Status::Ok {
+                error_of(&link.connection).with_context(|| format!("after {flush:?}"))?;
+            }
         } else {
             context.meet()?;
             context.stage(format!("round {round}: drop"));
             let Fixture {
                 communicator,
                 service,
+                nic,
                 ..
             } = fixture;
             let mut parts: Vec<Box<dyn Any>> = vec![
                 Box::new(communicator),
                 Box::new(service),
+                Box::new(nic),
                 Box::new(link.connection),
                 Box::new(link.channel),
                 Box::new(link.remote),
@@ -166,7 +168,7 @@ fn drop_releases(context: &Context, backend: &'static Backend) -> TestResult {
             took < Duration::from_secs(5),
             "the wait returns after {took:?}"
         );
-        let error = link.connection.status().context("no error on the host")?;
+        let error = error_of(&link.connection)?;
         let named = matches!(error, Error::PeerDown { rank: Some(0), .. });
         ensure!(named, "the host's error is {error:?}");
     } else {
@@ -181,10 +183,22 @@ fn drop_at_once(context: &Context, backend: &'static Backend) -> TestResult {
     for round in 0..context.profile().pick(10, 50) {
         let fixture = Fixture::new(context, backend)?;
         let buffer = fixture.buffer(64)?;
-        let link = fixture.pair_in_place(0, &buffer)?;
+        let start = Instant::now();
+        let link = match fixture.pair_in_place(0, &buffer) {
+            // A queue is tried out before its channel is handed out.
+            Err(error) if backend.posts_to_queue() && context.rank() == 1 => {
+                let named = matches!(
+                    error.downcast_ref(),
+                    Some(Error::PeerDown { rank: Some(0), .. })
+                );
+                ensure!(named, "round {round}: {error:?}");
+                context.meet()?;
+                continue;
+            }
+            other => other?,
+        };
         if context.rank() == 1 {
             context.stage(format!("round {round}: wait for a rank that drops its end"));
-            let start = Instant::now();
             let waiting = Steps::launch(&[link.base()], &[(0, Call::Wait)])?;
             let status = waiting.finish(context.deadline())?[0].status()?;
             let took = start.elapsed();

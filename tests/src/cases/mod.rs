@@ -15,6 +15,7 @@ mod lifetime;
 mod mesh;
 mod packet;
 mod ping_pong;
+mod queue;
 
 use crate::backend::BACKENDS;
 use crate::harness::{Registry, Test};
@@ -39,7 +40,9 @@ pub fn all() -> Vec<Test> {
         large::register(&mut registry, backend);
         lifetime::register(&mut registry, backend);
         blocked::register(&mut registry, backend);
+        queue::register(&mut registry, backend);
     }
+    blocked::register_bootstrap(&mut registry);
     jobs::register(&mut registry);
     registry.into_tests()
 }

@@ -3,7 +3,7 @@
 
 use anyhow::Context as _;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Setup};
 use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::PacketPingPong;
@@ -30,7 +30,11 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
 }
 
 /// A kernel whose buffers hold so many words.
-fn kernel(fixture: &Fixture<'_>, tag: u32, elements: u64) -> anyhow::Result<PacketPingPong> {
+pub(super) fn kernel(
+    fixture: &Fixture<'_>,
+    tag: u32,
+    elements: u64,
+) -> anyhow::Result<PacketPingPong> {
     let outgoing = fixture.buffer(elements * 8)?;
     let incoming = fixture.buffer(elements * 8)?;
     let link = fixture.pair(
@@ -73,7 +77,7 @@ fn correct(context: &Context, backend: &'static Backend) -> TestResult {
 }
 
 fn perf(context: &Context, backend: &'static Backend) -> TestResult {
-    let fixture = Fixture::new(context, backend)?;
+    let fixture = Fixture::with(context, backend, &Setup::default())?;
     let iterations = context.profile().pick(4000, 40_000);
     let first = PacketPingPong {
         iterations,

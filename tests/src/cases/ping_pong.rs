@@ -2,8 +2,9 @@
 //! Two ranks send a buffer back and forth: correctness, and time.
 
 use anyhow::Context as _;
+use mscclpp_port::{IbConfig, QueueForm};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Setup};
 use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::{Bidirectional, PingPong};
@@ -13,16 +14,24 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     let name = |test: String| format!("PortChannelOneToOneTest.{test}");
     registry
         .add(name(format!("PingPong{suffix}")), move |context| {
-            correct(context, backend, None)
+            correct(context, backend, None, QueueForm::Shared)
         })
         .ranks(2, 2)
         .seconds(300);
+    if backend.posts_to_queue() {
+        registry
+            .add(name(format!("PingPong{suffix}Exclusive")), move |context| {
+                correct(context, backend, None, QueueForm::Exclusive)
+            })
+            .ranks(2, 2)
+            .seconds(300);
+    }
     // On CPU threads a poll takes nanoseconds and the peer may have to wait for a core: the budget
     // is far above upstream's million.
     let polls = Some(2_000_000_000);
     registry
         .add(name(format!("PingPong{suffix}WithPoll")), move |context| {
-            correct(context, backend, polls)
+            correct(context, backend, polls, QueueForm::Shared)
         })
         .ranks(2, 2)
         .seconds(300);
@@ -46,8 +55,20 @@ fn sizes(context: &Context) -> &'static [(u64, u64)] {
     )
 }
 
-fn correct(context: &Context, backend: &'static Backend, polls: Option<u64>) -> TestResult {
-    let fixture = Fixture::new(context, backend)?;
+fn correct(
+    context: &Context,
+    backend: &'static Backend,
+    polls: Option<u64>,
+    queue_form: QueueForm,
+) -> TestResult {
+    let setup = Setup {
+        queue: IbConfig {
+            queue_form,
+            ..IbConfig::default()
+        },
+        ..Setup::strict()
+    };
+    let fixture = Fixture::with(context, backend, &setup)?;
     let threads = context.profile().pick(8, 32);
     for (tag, &(elements, iterations)) in sizes(context).iter().enumerate() {
         let buffer = fixture.buffer(elements * 4)?;
@@ -72,7 +93,7 @@ fn correct(context: &Context, backend: &'static Backend, polls: Option<u64>) -> 
 }
 
 fn perf(context: &Context, backend: &'static Backend) -> TestResult {
-    let fixture = Fixture::new(context, backend)?;
+    let fixture = Fixture::with(context, backend, &Setup::default())?;
     let buffer = fixture.buffer(4)?;
     let link = fixture.pair_in_place(0, &buffer)?;
     for (flush, label) in [
@@ -100,7 +121,7 @@ fn perf(context: &Context, backend: &'static Backend) -> TestResult {
 }
 
 fn bandwidth(context: &Context, backend: &'static Backend) -> TestResult {
-    let fixture = Fixture::new(context, backend)?;
+    let fixture = Fixture::with(context, backend, &Setup::default())?;
     let sizes: &[(u64, u64)] = context.profile().pick(
         &[
             (1 << 10, 300),

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::{Bootstrap, Deadline, TcpBootstrap, UniqueId};
-use mscclpp_port::Communicator;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -166,11 +165,5 @@ impl Context {
         let (bootstrap, id) = self.new_id()?;
         bootstrap.initialize(&id, Duration::from_secs(30))?;
         Ok(Arc::new(bootstrap))
-    }
-
-    /// A communicator of its own, joined by all ranks of the test.
-    pub fn communicator(&self) -> anyhow::Result<Communicator> {
-        self.stage("join a communicator");
-        Ok(Communicator::new(self.bootstrap()?)?)
     }
 }

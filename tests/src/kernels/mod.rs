@@ -10,7 +10,10 @@ mod fifo;
 mod flush;
 mod packet;
 mod ping_pong;
+mod post;
+mod queue;
 mod steps;
+mod stress;
 mod throughput;
 
 use std::any::Any;
@@ -32,7 +35,10 @@ pub use fifo::FifoPush;
 pub use flush::{ConcurrentFlush, Queues};
 pub use packet::PacketPingPong;
 pub use ping_pong::PingPong;
+pub use post::{Flood, Flooding, OneValue, Puts};
+pub use queue::Posts;
 pub use steps::{Call, Done, Range, Steps};
+pub use stress::{Count, Generations, OwnFlush};
 pub use throughput::{Bidirectional, Post, Split, Stream};
 
 /// Declares the host entry of a kernel as a [`HostKernel`].

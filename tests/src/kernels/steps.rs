@@ -29,12 +29,22 @@ pub enum Call {
     Put(Range),
     /// `putWithSignal` of the same.
     PutWithSignal(Range),
+    /// `putWithSignalAndFlush` of the same.
+    PutWithSignalAndFlush(Range),
+    /// The same with a budget.
+    PutWithSignalAndFlushWithin(Range, i64),
+    /// `get` of the same: from the peer's memory, which the range calls `dst`, to this rank's.
+    Get(Range),
     /// `signal()`.
     Signal,
     /// `flush()`.
     Flush,
+    /// `flush(maxSpinCount)`.
+    FlushWithin(i64),
     /// `wait()`.
     Wait,
+    /// `wait(maxSpinCount)`.
+    WaitWithin(i64),
     /// `accumulate(dst, offset, operand)`.
     Accumulate(MemoryId, u64, i64),
     /// `poll()`, as often as said or until it sees a signal.
@@ -77,6 +87,11 @@ impl Done {
     /// The status that it returned.
     pub fn status(self) -> anyhow::Result<Status> {
         Status::try_from(self.0).map_err(|_| anyhow::anyhow!("no status: {}", status_text(self.0)))
+    }
+
+    /// Whether it returned Ok.
+    pub fn is_ok(self) -> bool {
+        self.0 == Status::Ok as u32
     }
 
     /// Whether a poll saw a signal.
@@ -234,8 +249,28 @@ fn encode(channel: u32, call: Call) -> [u8; STEP as usize] {
             range = moved;
             3
         }
+        Call::PutWithSignalAndFlush(moved) => {
+            range = moved;
+            7
+        }
+        Call::PutWithSignalAndFlushWithin(moved, looks) => {
+            (range, operand) = (moved, looks);
+            7
+        }
+        Call::Get(moved) => {
+            range = moved;
+            9
+        }
         Call::Flush => 4,
+        Call::FlushWithin(looks) => {
+            operand = looks;
+            4
+        }
         Call::Wait => 5,
+        Call::WaitWithin(looks) => {
+            operand = looks;
+            5
+        }
         Call::Accumulate(dst, dst_offset, value) => {
             range = Range {
                 dst,
