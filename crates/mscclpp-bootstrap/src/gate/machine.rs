@@ -230,7 +230,7 @@ impl Machine {
                 self.phase,
                 self.turn
             );
-            return self.fail(self.out_of_step(from, cause), None);
+            return self.accuse(from, cause);
         }
         match message.body {
             // Its sender will come to no later gate either.
@@ -243,6 +243,20 @@ impl Machine {
             Body::Verdict(Ok(sum)) => self.verdict(from, sum),
             Body::Report(outcome) => self.report(from, &message.phase, outcome),
             Body::Hurry(millis) => self.hurried(now, from, Duration::from_millis(millis.into())),
+        }
+    }
+
+    /// A rank has sent what makes no sense.
+    pub(crate) fn accuse(&mut self, from: usize, cause: String) {
+        let error = self.blame(from, Reason::OutOfStep(Cause::new(cause)));
+        if self.state == State::Collecting
+            && let Some(child) = self.children.iter_mut().find(|child| child.rank == from)
+        {
+            // It is told with the others.
+            child.reported = true;
+            self.merge(Err(error));
+        } else if self.active() {
+            self.fail(error, None);
         }
     }
 
@@ -315,14 +329,11 @@ impl Machine {
         if self.state != State::Collecting || child.reported {
             return;
         }
-        child.reported = true;
         if phase != self.phase {
-            let cause = format!(
-                "it is in phase {phase}, rank {} in {}",
-                self.rank, self.phase
-            );
-            self.merge(Err(self.out_of_step(from, cause)));
+            let here = format!("rank {} in {}", self.rank, self.phase);
+            return self.accuse(from, format!("it is in phase {phase}, {here}"));
         }
+        child.reported = true;
         self.merge(outcome);
     }
 
@@ -334,7 +345,7 @@ impl Machine {
             self.pass(sum);
         } else {
             let cause = format!("it passed without rank {}", self.rank);
-            self.fail(self.out_of_step(from, cause), None);
+            self.accuse(from, cause);
         }
     }
 
@@ -452,10 +463,6 @@ impl Machine {
 
     fn blame(&self, rank: usize, reason: Reason) -> SetupError {
         SetupError::new(&self.phase, rank, reason)
-    }
-
-    fn out_of_step(&self, rank: usize, cause: String) -> SetupError {
-        self.blame(rank, Reason::OutOfStep(Cause::new(cause)))
     }
 }
 

@@ -215,11 +215,12 @@ impl<'a> Gate<'a> {
 
     /// Takes one message; false when there is none.
     fn receive(&mut self, rank: usize, deadline: Deadline) -> bool {
-        let received = self.bootstrap.recv(rank, self.tag, deadline);
-        let decoded = received.and_then(|bytes| Message::decode(&bytes, self.world_size()));
-        match decoded {
-            Ok(message) => {
-                self.machine.message(self.now(), rank, message);
+        match self.bootstrap.recv(rank, self.tag, deadline) {
+            Ok(bytes) => {
+                match Message::decode(&bytes, self.world_size()) {
+                    Ok(message) => self.machine.message(self.now(), rank, message),
+                    Err(error) => self.machine.accuse(rank, error.to_string()),
+                }
                 true
             }
             Err(error) if error.is_timeout() => {

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+//! Gates whose ranks are processes, one of which is killed.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use mscclpp_bootstrap::{Bootstrap, Deadline, FailureObserver, Gate};
+
+use crate::body::secs;
+use crate::processes::{Told, world};
+
+/// What each process does: phases for as long as all goes well, and then waits to
+/// be told of a death.
+pub(crate) fn rank(b: &dyn Bootstrap, phases: usize) {
+    let told = Arc::new(Told::default());
+    let weak: Weak<Told> = Arc::downgrade(&told);
+    b.observe_failures(weak as Weak<dyn FailureObserver>);
+    let mut gate = Gate::new(b, 0, Deadline::after(secs(30))).unwrap();
+    for phase in 0..phases {
+        if let Err(error) = gate.pass(&format!("phase {phase}"), Ok(())) {
+            return println!("\nended {phase} {error}");
+        }
+        if phase == 1 {
+            println!("\nready");
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    gate.finish();
+    println!("\nended {phases} ok");
+    println!("\ntold {}", told.wait()[0]);
+}
+
+#[test]
+fn a_killed_process_is_named_by_all_at_most_one_phase_apart() {
+    for (size, victim) in [(4, 1), (4, 0), (8, 4), (8, 6)] {
+        let (mut ranks, _directory) = world("gates", size);
+        for rank in &mut ranks {
+            rank.says("ready");
+        }
+        // In the midst of some phase.
+        std::thread::sleep(Duration::from_millis(50));
+        let killed = Instant::now();
+        ranks[victim].child.kill().unwrap();
+        let mut reached = Vec::new();
+        for (r, rank) in ranks.iter_mut().enumerate() {
+            if r == victim {
+                continue;
+            }
+            let ended = rank.says("ended ");
+            let (phase, error) = ended.split_once(' ').unwrap();
+            reached.push(phase.parse::<usize>().unwrap());
+            assert!(
+                error.contains(&format!("rank {victim} has died")),
+                "rank {r}: {error}"
+            );
+        }
+        assert!(killed.elapsed() < secs(2), "{:?}", killed.elapsed());
+        let (least, most) = (reached.iter().min().unwrap(), reached.iter().max().unwrap());
+        assert!(most - least <= 1, "{reached:?}");
+        println!("{victim} of {size} killed: the others ended in phases {reached:?}");
+    }
+}
+
+#[test]
+fn a_process_killed_after_the_last_gate_is_told_to_observers_only() {
+    let (mut ranks, _directory) = world("two gates", 4);
+    for rank in &mut ranks {
+        assert_eq!(rank.says("ended "), "2 ok");
+    }
+    ranks[2].child.kill().unwrap();
+    for r in [0, 1, 3] {
+        let told = ranks[r].says("told ");
+        assert!(told.starts_with("rank 2 died"), "rank {r}: {told}");
+    }
+}
