@@ -32,15 +32,15 @@ impl AddAssign for Traffic {
     }
 }
 
-/// A bootstrap that passes everything on to another one and counts, peer by peer,
-/// the messages that were sent or received. Collectives are counted too, where
+/// A bootstrap that passes everything on to another one and counts, by peer and
+/// tag, the messages that were sent or received. Collectives are counted too, where
 /// they are those that the trait provides: they run on this object.
 ///
 /// For tests and measurements of what a setup costs; counting takes a lock a
 /// message.
 pub struct Recording {
     inner: Arc<dyn Bootstrap>,
-    peers: Mutex<BTreeMap<usize, Traffic>>,
+    streams: Mutex<BTreeMap<(usize, Tag), Traffic>>,
 }
 
 impl Recording {
@@ -48,22 +48,36 @@ impl Recording {
     pub fn new(inner: Arc<dyn Bootstrap>) -> Self {
         Self {
             inner,
-            peers: Mutex::default(),
+            streams: Mutex::default(),
         }
     }
 
-    /// What went to and from each peer, in order of rank; peers with which no
-    /// message was exchanged are not in it.
+    /// What went to and from each peer with each tag, in order; a stream that no
+    /// message took is not in it.
     #[must_use]
-    pub fn by_peer(&self) -> Vec<(usize, Traffic)> {
-        self.lock().iter().map(|(peer, t)| (*peer, *t)).collect()
+    pub fn by_stream(&self) -> Vec<(usize, Tag, Traffic)> {
+        let streams = self.lock();
+        (streams
+            .iter()
+            .map(|((peer, tag), traffic)| (*peer, *tag, *traffic)))
+        .collect()
+    }
+
+    /// What went to and from each peer with all tags, in order of rank.
+    #[must_use]
+    pub fn by_peer(&self) -> BTreeMap<usize, Traffic> {
+        let mut peers = BTreeMap::new();
+        for (peer, _, traffic) in self.by_stream() {
+            *peers.entry(peer).or_insert_with(Traffic::default) += traffic;
+        }
+        peers
     }
 
     /// What went to and from all peers together.
     #[must_use]
     pub fn total(&self) -> Traffic {
         let mut total = Traffic::default();
-        for (_, traffic) in self.by_peer() {
+        for (_, _, traffic) in self.by_stream() {
             total += traffic;
         }
         total
@@ -74,17 +88,18 @@ impl Recording {
         self.lock().clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Traffic>> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(usize, Tag), Traffic>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn count(&self, peer: usize, traffic: Traffic) {
-        *self.lock().entry(peer).or_default() += traffic;
+    fn count(&self, peer: usize, tag: Tag, traffic: Traffic) {
+        *self.lock().entry((peer, tag)).or_default() += traffic;
     }
 
     fn received(
         &self,
         peer: usize,
+        tag: Tag,
         received: Result<Vec<u8>, BootstrapError>,
     ) -> Result<Vec<u8>, BootstrapError> {
         let data = received?;
@@ -93,7 +108,7 @@ impl Recording {
             received_bytes: data.len() as u64,
             ..Traffic::default()
         };
-        self.count(peer, traffic);
+        self.count(peer, tag, traffic);
         Ok(data)
     }
 }
@@ -120,12 +135,12 @@ impl Bootstrap for Recording {
             sent_bytes: data.len() as u64,
             ..Traffic::default()
         };
-        self.count(peer, traffic);
+        self.count(peer, tag, traffic);
         Ok(())
     }
 
     fn recv(&self, peer: usize, tag: Tag, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
-        self.received(peer, self.inner.recv(peer, tag, deadline))
+        self.received(peer, tag, self.inner.recv(peer, tag, deadline))
     }
 
     fn timeout(&self) -> Duration {
@@ -164,7 +179,7 @@ impl Bootstrap for Recording {
         deadline: Deadline,
     ) -> Result<Vec<u8>, BootstrapError> {
         let received = self.inner.recv_in_collective(peer, tag, members, deadline);
-        self.received(peer, received)
+        self.received(peer, tag, received)
     }
 
     fn turns(&self) -> Option<&Turns> {

@@ -332,8 +332,10 @@ impl Simulation {
     fn die(&mut self, rank: usize) {
         self.ranks[rank].dead = true;
         if self.noticed {
+            // The news takes other ways, and may overtake what the dead has sent.
             for other in 0..self.world() {
-                self.send(rank, other, None);
+                let delay = Duration::from_micros(self.random.below(20_000));
+                self.schedule(self.now + delay, Event::Arrives(other, rank, None));
             }
         }
     }

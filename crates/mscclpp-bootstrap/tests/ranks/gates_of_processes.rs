@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use mscclpp_bootstrap::{Bootstrap, Deadline, FailureObserver, Gate};
 
 use crate::body::secs;
-use crate::processes::{Told, world};
+use crate::processes::{Told, cpu_time, world};
 
 /// What each process does: phases for as long as all goes well, and then waits to
 /// be told of a death.
@@ -28,6 +28,32 @@ pub(crate) fn rank(b: &dyn Bootstrap, phases: usize) {
     gate.finish();
     println!("\nended {phases} ok");
     println!("\ntold {}", told.wait()[0]);
+}
+
+/// Rank 3 comes five seconds late.
+pub(crate) fn waits(b: &dyn Bootstrap) {
+    let mut gate = Gate::new(b, 0, Deadline::after(secs(30))).unwrap();
+    gate.pass("first", Ok(())).unwrap();
+    if b.rank() == 3 {
+        std::thread::sleep(secs(5));
+    }
+    let before = cpu_time();
+    gate.pass("second", Ok(())).unwrap();
+    println!("\ncpu {}", (cpu_time() - before).as_millis());
+    gate.finish();
+    b.barrier().unwrap();
+}
+
+#[test]
+fn a_rank_that_waits_at_a_gate_uses_next_to_no_processor_time() {
+    let (mut ranks, _directory) = world("slow gate", 4);
+    for rank in &mut ranks {
+        let used: u64 = rank.says("cpu ").parse().unwrap();
+        println!("waited 5 s at a gate, used {used} ms");
+        // A tenth of a core would be 500.
+        assert!(used < 200, "{used} ms");
+    }
+    ranks.iter_mut().for_each(|rank| drop(rank.says("done")));
 }
 
 #[test]

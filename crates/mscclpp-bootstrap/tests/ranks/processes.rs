@@ -170,6 +170,7 @@ fn child() {
             }
             assert_eq!(open(), before, "descriptors were left behind");
         }
+        "slow gate" => crate::gates_of_processes::waits(&b),
         "gates" => crate::gates_of_processes::rank(&b, usize::MAX),
         "two gates" => crate::gates_of_processes::rank(&b, 2),
         other => panic!("no task {other}"),
@@ -178,7 +179,7 @@ fn child() {
     println!("\ndone");
 }
 
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     // After the name in parentheses: the 12th and 13th fields are ticks of 10 ms.
     let fields: Vec<&str> = stat
