@@ -77,6 +77,8 @@ pub(crate) struct Machine {
     verdict_by: Duration,
     /// It came when its time was over.
     late: bool,
+    /// It has asked others to hurry, for itself or for one below it.
+    hurried: bool,
     passed: Option<Vec<u128>>,
     out: VecDeque<(usize, Message)>,
 }
@@ -98,6 +100,7 @@ impl Machine {
             collect_by: None,
             verdict_by: timing.verdict_by(tree::depth(rank)),
             late: false,
+            hurried: false,
             passed: None,
             out: VecDeque::new(),
         }
@@ -144,7 +147,7 @@ impl Machine {
     /// When [`Machine::tick`] has something to do even if nothing comes.
     pub(crate) fn wake_at(&self) -> Duration {
         let mut at = self.verdict_by;
-        if !self.has_asked() {
+        if !self.hurried {
             at = at.min(self.timing.hurry_at());
         }
         match (&self.state, self.collect_by) {
@@ -174,6 +177,7 @@ impl Machine {
         self.passed = None;
         self.collect_by = None;
         self.verdict_by = self.timing.verdict_by(tree::depth(self.rank));
+        self.hurried = false;
         self.late = now >= self.verdict_by;
         let local = if self.late {
             local.and(Err(Reason::Silent))
@@ -282,7 +286,8 @@ impl Machine {
     /// Goes on as far as what has come and the time allow. Called when all that
     /// has come is in: a child that has reported may have given up meanwhile.
     pub(crate) fn tick(&mut self, now: Duration) {
-        if self.active() && now >= self.timing.hurry_at() && !self.has_asked() {
+        if self.active() && now >= self.timing.hurry_at() && !self.hurried {
+            self.hurried = true;
             match self.parent {
                 Some(_) => self.hurry_parent(now),
                 None => self.hurry_children(now),
@@ -356,6 +361,7 @@ impl Machine {
             self.hurry_children(now);
         } else if self.neighbour(from).is_some() {
             self.verdict_by = self.verdict_by.min(by);
+            self.hurried = true;
             match self.parent {
                 Some(_) => self.hurry_parent(now),
                 None => self.hurry_children(now),
@@ -382,6 +388,11 @@ impl Machine {
     /// same time.
     fn ask(&mut self, now: Duration, by: Duration, ranks: Vec<usize>) {
         let slot = self.timing.slot();
+        if by <= now {
+            // Too late for an answer: asking would only make others give up, who
+            // could not find out for whom they wait.
+            return;
+        }
         for rank in ranks {
             let Some(neighbour) = self.neighbour(rank) else {
                 continue;
@@ -390,13 +401,6 @@ impl Machine {
                 neighbour.asked = Some(by);
                 self.send(rank, Body::hurry(by.saturating_sub(now)));
             }
-        }
-    }
-
-    fn has_asked(&self) -> bool {
-        match &self.parent {
-            Some(parent) => parent.asked.is_some(),
-            None => self.children.iter().any(|child| child.asked.is_some()),
         }
     }
 

@@ -195,6 +195,87 @@ fn the_first_to_give_up_ends_it_for_all() {
 }
 
 #[test]
+fn a_rank_whose_step_outlasts_its_own_deadline_names_itself_to_all() {
+    for slow in [0, 1, 6, 15] {
+        let mut sim = Simulation::of_phases(slow as u64, 16, 2);
+        sim.ranks[slow].time = Duration::from_secs(5);
+        sim.takes(slow, 1, Duration::from_secs(8));
+        sim.run();
+        assert_all(&sim, &Err(SetupError::new("phase 1", slow, Reason::Silent)));
+    }
+}
+
+#[test]
+fn ranks_that_come_about_the_deadline_end_and_are_at_most_one_gate_apart() {
+    for seed in 0..200 {
+        let mut random = Random::new(seed);
+        let world = 1 + random.below(40) as usize;
+        let mut sim = Simulation::of_phases(seed, world, 3);
+        for rank in 0..world {
+            sim.ranks[rank].begins = millis(random.below(2000));
+            let phase = random.below(3) as usize;
+            let time = millis(23_000 + random.below(8000));
+            sim.takes(rank, phase, time);
+        }
+        sim.run();
+        let passed = || sim.ranks.iter().map(|r| r.passed);
+        assert!(passed().max().unwrap() - passed().min().unwrap() <= 1);
+        for (rank, r) in sim.ranks.iter().enumerate() {
+            let result = r.result.as_ref().unwrap();
+            let silent = |error: &SetupError| error.reason == Reason::Silent;
+            assert!(
+                result.as_ref().err().is_none_or(silent),
+                "{rank}: {result:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_death_at_any_moment_is_named_by_all_survivors() {
+    for seed in 0..400 {
+        let mut random = Random::new(seed);
+        let world = 2 + random.below(20) as usize;
+        let victim = random.below(world as u64) as usize;
+        let mut sim = Simulation::of_phases(seed, world, 4);
+        sim.noticed = seed % 4 != 0;
+        for rank in 0..world {
+            for phase in 0..4 {
+                let time = millis(random.below(30));
+                sim.takes(rank, phase, time);
+            }
+        }
+        sim.ranks[victim].dies_at = Some(millis(random.below(250)));
+        sim.run();
+        let what = format!("seed {seed}: rank {victim} of {world}");
+        assert_survivors(&sim, &[victim], &what);
+        // It came to so many gates: nobody passed one without it.
+        let most = sim.ranks.iter().map(|r| r.passed).max().unwrap();
+        assert!(most <= sim.ranks[victim].passed + 1, "{what}");
+    }
+}
+
+#[test]
+fn doubled_reports_count_once() {
+    let counts = |rank| match rank {
+        5 => vec![(11, 7)],
+        11 => vec![(5, 9)],
+        _ => vec![],
+    };
+    let plans = (0..16).map(|rank| Plan::sparse(rank, 16, &counts(rank)));
+    let mut sim = Simulation::of_plans(1, plans.collect());
+    sim.doubled = true;
+    sim.run();
+    let fault = PlanFault::Mismatch {
+        lower: 5,
+        higher: 11,
+        lower_count: 7,
+        higher_count: 9,
+    };
+    assert_all(&sim, &Err(SetupError::new("plan", 5, Reason::Plan(fault))));
+}
+
+#[test]
 fn doubled_messages_change_nothing() {
     for seed in 0..20 {
         let mut sim = Simulation::of_phases(seed, 37, 4);

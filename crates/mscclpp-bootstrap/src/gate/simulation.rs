@@ -50,6 +50,8 @@ pub(super) struct Rank {
     pub(super) time: Duration,
     /// It dies when it would send the message of this number.
     pub(super) dies_before_message: Option<u64>,
+    /// It dies at this moment.
+    pub(super) dies_at: Option<Duration>,
     /// It neither sends nor receives from this moment on, and is not dead.
     pub(super) hangs_at: Option<Duration>,
     /// What it sees of neighbours: in order, `None` is the end.
@@ -73,6 +75,7 @@ enum Event {
     Step(usize),
     Arrives(usize, usize, Option<Vec<u8>>),
     Timer(usize),
+    Death(usize),
 }
 
 pub(super) struct Simulation {
@@ -103,6 +106,7 @@ impl Simulation {
                 begins: Duration::ZERO,
                 time: TIME,
                 dies_before_message: None,
+                dies_at: None,
                 hangs_at: None,
                 mailboxes: HashMap::new(),
                 running: false,
@@ -189,6 +193,9 @@ impl Simulation {
             let turn = r.machine.turn();
             r.machine = Machine::new(rank, world, turn, r.time);
             let begins = r.begins;
+            if let Some(at) = r.dies_at {
+                self.schedule(at, Event::Death(rank));
+            }
             self.schedule_step(rank, begins);
         }
         while let Some(Reverse((at, number))) = self.events.pop() {
@@ -201,6 +208,7 @@ impl Simulation {
                     self.go_on(to);
                 }
                 Event::Timer(rank) => self.go_on(rank),
+                Event::Death(rank) => self.die(rank),
             }
         }
     }
@@ -330,7 +338,9 @@ impl Simulation {
     }
 
     fn die(&mut self, rank: usize) {
-        self.ranks[rank].dead = true;
+        if std::mem::replace(&mut self.ranks[rank].dead, true) {
+            return;
+        }
         if self.noticed {
             // The news takes other ways, and may overtake what the dead has sent.
             for other in 0..self.world() {
