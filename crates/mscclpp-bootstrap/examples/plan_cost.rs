@@ -3,7 +3,7 @@
 //! bytes, counted by a recording bootstrap on ranks that are threads.
 //!
 //! ```text
-//! cargo run --release -p mscclpp-bootstrap --example plan_cost [-- --json]
+//! cargo run -p mscclpp-bootstrap --example plan_cost [-- --json]
 //! ```
 
 #[path = "../tests/ranks/local.rs"]
@@ -100,11 +100,12 @@ fn gathered(world: usize) -> usize {
 fn print_markdown(rows: &[Row]) {
     println!(
         "| ranks | queues to | received [B] | sent [B] | messages received | messages sent | \
-         on a mismatch: received [B] | messages received | all counts to all ranks [B] |"
+         received on a mismatch [B] | in messages | gathering all counts [B] |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     for row in rows {
         let degree = match row.degree {
+            Some(1) => "1 peer".to_owned(),
             Some(degree) => format!("{degree} peers"),
             None => format!("all {}", row.world - 1),
         };

@@ -55,6 +55,8 @@ mod machine;
 #[cfg(test)]
 mod simulated;
 #[cfg(test)]
+mod simulated_plans;
+#[cfg(test)]
 mod simulation;
 mod timing;
 mod wire;

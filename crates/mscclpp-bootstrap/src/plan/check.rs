@@ -177,11 +177,14 @@ mod tests {
             .collect()
     }
 
+    fn edges(world: usize) -> impl Iterator<Item = (usize, usize)> {
+        (0..world).flat_map(move |a| (a + 1..world).map(move |b| (a, b)))
+    }
+
     /// The lowest edge whose ends differ, found the simple way.
     fn lowest_mismatch(counts: &[Vec<i32>]) -> Option<PlanFault> {
         let world = counts.len();
-        (0..world)
-            .flat_map(|a| (a + 1..world).map(move |b| (a, b)))
+        edges(world)
             .find(|(a, b)| counts[*a][*b] != counts[*b][*a])
             .map(|(a, b)| PlanFault::Mismatch {
                 lower: a,
@@ -207,12 +210,10 @@ mod tests {
                 state % below
             };
             let mut counts = vec![vec![0; world]; world];
-            for a in 0..world {
-                for b in a + 1..world {
-                    if random(100) < density {
-                        counts[a][b] = 1 + random(64) as i32;
-                        counts[b][a] = counts[a][b];
-                    }
+            for (a, b) in edges(world) {
+                if random(100) < density {
+                    counts[a][b] = 1 + random(64) as i32;
+                    counts[b][a] = counts[a][b];
                 }
             }
             for _ in 0..changes {

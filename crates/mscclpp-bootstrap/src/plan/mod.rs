@@ -3,7 +3,7 @@
 //!
 //! A [`Plan`] is one rank's: 0 to 64 queues to each peer, none to itself. Both
 //! ends of an edge must ask for the same number; [`Plan::agree`] finds out
-//! collectively, at a [`Gate`](crate::Gate).
+//! collectively, at a [`Gate`].
 //!
 //! # What it costs
 //!

@@ -39,14 +39,14 @@ fn fine(_: usize) -> Result<(), Cause> {
 fn a_failure_at_each_phase_and_rank_is_the_same_on_all_and_the_next_setup_works() {
     for world in [1, 4, 8] {
         run_joined(world, move |b| {
-            for phase in 0..PHASES.len() {
+            for (phase, name) in PHASES.into_iter().enumerate() {
                 for rank in 0..world {
                     let fault = |at| match (at, b.rank()) {
                         here if here == (phase, rank) => Err(Cause::new("no room")),
                         _ => Ok(()),
                     };
                     let error = setup(&b, 3, soon(), fault).unwrap_err();
-                    assert_eq!((&*error.phase, error.rank), (PHASES[phase], rank));
+                    assert_eq!((&*error.phase, error.rank), (name, rank));
                     assert_eq!(error.reason, Reason::Failed(Cause::new("no room")));
                 }
             }

@@ -7,10 +7,13 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, Tag, Turns};
 
-/// One rank's messages, by sender and tag.
+/// By sender and tag.
+type Queues = HashMap<(usize, Tag), VecDeque<Vec<u8>>>;
+
+/// One rank's messages.
 #[derive(Default)]
 struct Inbox {
-    queues: Mutex<HashMap<(usize, Tag), VecDeque<Vec<u8>>>>,
+    queues: Mutex<Queues>,
     changed: Condvar,
 }
 
