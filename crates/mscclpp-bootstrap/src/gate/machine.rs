@@ -285,6 +285,14 @@ impl Machine {
         }
     }
 
+    /// This rank did not run for longer than a slot: what it waits for may have come
+    /// meanwhile, and be on its way through this machine.
+    pub(crate) fn resumed(&mut self, now: Duration) {
+        let at_least = now + self.timing.slot();
+        self.verdict_by = self.verdict_by.max(at_least);
+        self.collect_by = self.collect_by.map(|by| by.max(at_least));
+    }
+
     /// Goes on as far as what has come and the time allow. Called when all that
     /// has come is in: a child that has reported may have given up meanwhile.
     pub(crate) fn tick(&mut self, now: Duration) {

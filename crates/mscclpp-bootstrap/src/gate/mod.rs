@@ -46,8 +46,8 @@
 //! # Deadlines
 //!
 //! The deadline is that of all phases together. Ranks need not give the same one,
-//! nor begin at the same time: the earliest counts. The last quarter of the time,
-//! 5 s at most, is kept for finding out who does not answer, so that all ranks
+//! nor begin at the same time: the earliest counts. The last half of the time, 5 s
+//! at most, is kept for finding out who does not answer, so that all ranks
 //! name the same one; a rank that comes to a gate within that part may be late.
 
 mod error;
@@ -173,7 +173,13 @@ impl<'a> Gate<'a> {
     pub(crate) fn agree(&mut self, phase: &str, local: Result<Vec<u128>, Reason>) -> Outcome {
         let phase = fit(phase.to_owned(), MAX_PHASE);
         self.machine.enter(self.now(), &phase, local);
+        let mut looked = self.now();
         loop {
+            let now = self.now();
+            if now - looked > self.machine.slot() {
+                self.machine.resumed(now);
+            }
+            looked = now;
             self.sweep();
             self.machine.tick(self.now());
             self.send_all();

@@ -205,6 +205,50 @@ fn a_rank_whose_step_outlasts_its_own_deadline_names_itself_to_all() {
 }
 
 #[test]
+fn one_that_is_stopped_and_goes_on_hears_what_the_others_know() {
+    for seed in 0..120 {
+        let mut random = Random::new(seed);
+        let world = 2 + random.below(30) as usize;
+        let victim = random.below(world as u64) as usize;
+        let mut sim = Simulation::of_phases(seed, world, 4);
+        for rank in 0..world {
+            let time = millis(random.below(30));
+            sim.takes(rank, 2, time);
+        }
+        // In the midst of the phases.
+        let from = Duration::from_micros(random.below(120_000));
+        let brief = seed % 3 == 0;
+        let length = Duration::from_secs(if brief { 15 } else { 40 });
+        sim.ranks[victim].stopped = Some((from, from + length));
+        sim.run();
+        let results: Vec<_> = sim
+            .ranks
+            .iter()
+            .map(|r| r.result.clone().unwrap())
+            .collect();
+        if brief || sim.ranks[victim].ended_at < from {
+            assert_all(&sim, &Ok(()));
+            continue;
+        }
+        for (rank, r) in sim.ranks.iter().enumerate() {
+            let what = format!("seed {seed}: rank {rank}, {victim} was stopped: {results:?}");
+            // Stopped with the last verdict, it may have been passed by others.
+            let Err(error) = r.result.as_ref().unwrap() else {
+                assert!(r.passed == 4, "{what}");
+                continue;
+            };
+            assert_eq!(
+                (error.rank, &error.reason),
+                (victim, &Reason::Silent),
+                "{what}"
+            );
+        }
+        let passed = || sim.ranks.iter().map(|r| r.passed);
+        assert!(passed().max().unwrap() - passed().min().unwrap() <= 1);
+    }
+}
+
+#[test]
 fn ranks_that_come_about_the_deadline_end_and_are_at_most_one_gate_apart() {
     for seed in 0..200 {
         let mut random = Random::new(seed);

@@ -52,6 +52,8 @@ pub(super) struct Rank {
     pub(super) dies_before_message: Option<u64>,
     /// It dies at this moment.
     pub(super) dies_at: Option<Duration>,
+    /// It is stopped from the first of these moments to the second.
+    pub(super) stopped: Option<(Duration, Duration)>,
     /// It neither sends nor receives from this moment on, and is not dead.
     pub(super) hangs_at: Option<Duration>,
     /// What it sees of neighbours: in order, `None` is the end.
@@ -76,6 +78,7 @@ enum Event {
     Arrives(usize, usize, Option<Vec<u8>>),
     Timer(usize),
     Death(usize),
+    Resumed(usize),
 }
 
 pub(super) struct Simulation {
@@ -107,6 +110,7 @@ impl Simulation {
                 time: TIME,
                 dies_before_message: None,
                 dies_at: None,
+                stopped: None,
                 hangs_at: None,
                 mailboxes: HashMap::new(),
                 running: false,
@@ -196,11 +200,19 @@ impl Simulation {
             if let Some(at) = r.dies_at {
                 self.schedule(at, Event::Death(rank));
             }
+            if let Some((_, end)) = self.ranks[rank].stopped {
+                self.schedule(end, Event::Resumed(rank));
+            }
             self.schedule_step(rank, begins);
         }
         while let Some(Reverse((at, number))) = self.events.pop() {
             self.now = at;
-            match self.bodies.remove(&number).unwrap() {
+            let event = self.bodies.remove(&number).unwrap();
+            if let Some(end) = self.stopped_until(&event) {
+                self.schedule(end, event);
+                continue;
+            }
+            match event {
                 Event::Step(rank) => self.enter(rank),
                 Event::Arrives(to, from, what) => {
                     let mailbox = self.ranks[to].mailboxes.entry(from).or_default();
@@ -209,7 +221,29 @@ impl Simulation {
                 }
                 Event::Timer(rank) => self.go_on(rank),
                 Event::Death(rank) => self.die(rank),
+                Event::Resumed(rank) => {
+                    let r = &mut self.ranks[rank];
+                    r.machine.resumed(self.now - r.begins);
+                    self.go_on(rank);
+                }
             }
+        }
+    }
+
+    /// When the rank of an event, which is stopped, will see it. What has come
+    /// meanwhile is seen a little after it goes on, in order.
+    fn stopped_until(&self, event: &Event) -> Option<Duration> {
+        let (Event::Step(rank) | Event::Timer(rank) | Event::Arrives(rank, ..)) = event else {
+            return None;
+        };
+        let (from, to) = self.ranks[*rank].stopped?;
+        if self.now < from || self.now > to {
+            return None;
+        }
+        match event {
+            Event::Arrives(..) => Some(to + millis(3)),
+            _ if self.now < to => Some(to),
+            _ => None,
         }
     }
 

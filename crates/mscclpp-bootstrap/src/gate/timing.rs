@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-/// The reserve is a quarter of the time, and not more than this.
+/// The reserve is half of the time, and not more than this.
 const MAX_RESERVE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Timing {
 impl Timing {
     pub(crate) fn new(deadline: Duration, world: usize) -> Self {
         let height = usize::BITS - world.saturating_sub(1).leading_zeros();
-        let reserve = (deadline / 4).min(MAX_RESERVE);
+        let reserve = (deadline / 2).min(MAX_RESERVE);
         Self {
             deadline,
             reserve,

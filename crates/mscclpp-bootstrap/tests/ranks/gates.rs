@@ -83,6 +83,27 @@ fn what_a_step_made_is_returned_and_every_later_call_fails_as_the_first() {
 }
 
 #[test]
+fn a_users_bootstrap_gets_gates_and_names_who_does_not_come() {
+    for world in [1, 2, 5, 9] {
+        let make = crate::user_defined::in_memory(world);
+        run(world, move |rank| {
+            let b = make(rank);
+            setup(&b, 0, soon(), fine).unwrap();
+            let fault = |phase| match phase == 2 && rank == world - 1 {
+                true => Err(Cause::new("no")),
+                false => Ok(()),
+            };
+            let error = setup(&b, 1, soon(), fault).unwrap_err();
+            assert_eq!((&*error.phase, error.rank), ("exchange", world - 1));
+            if world > 1 && rank != world / 2 {
+                let error = setup(&b, 2, Deadline::after(secs(4)), fine).unwrap_err();
+                assert_eq!((error.rank, error.reason), (world / 2, Reason::Silent));
+            }
+        });
+    }
+}
+
+#[test]
 fn setups_of_two_tags_at_once_do_not_meet() {
     run_joined(4, |b| {
         let b = Arc::new(b);
@@ -118,7 +139,7 @@ fn one_that_stops_answering_is_named_by_the_deadline() {
     for (world, hung) in [(4, 0), (4, 3), (8, 4), (8, 7)] {
         let over = Arc::new(Barrier::new(world));
         run_joined(world, move |b| {
-            let deadline = Deadline::after(secs(4));
+            let deadline = Deadline::after(secs(6));
             let mut gate = Gate::new(&b, 1, deadline).unwrap();
             gate.pass("first", Ok(())).unwrap();
             if b.rank() == hung {

@@ -11,11 +11,11 @@ use crate::processes::{Told, cpu_time, world};
 
 /// What each process does: phases for as long as all goes well, and then waits to
 /// be told of a death.
-pub(crate) fn rank(b: &dyn Bootstrap, phases: usize) {
+pub(crate) fn rank(b: &dyn Bootstrap, phases: usize, seconds: u64) {
     let told = Arc::new(Told::default());
     let weak: Weak<Told> = Arc::downgrade(&told);
     b.observe_failures(weak as Weak<dyn FailureObserver>);
-    let mut gate = Gate::new(b, 0, Deadline::after(secs(30))).unwrap();
+    let mut gate = Gate::new(b, 0, Deadline::after(secs(seconds))).unwrap();
     for phase in 0..phases {
         if let Err(error) = gate.pass(&format!("phase {phase}"), Ok(())) {
             return println!("\nended {phase} {error}");
@@ -84,6 +84,30 @@ fn a_killed_process_is_named_by_all_at_most_one_phase_apart() {
         let (least, most) = (reached.iter().min().unwrap(), reached.iter().max().unwrap());
         assert!(most - least <= 1, "{reached:?}");
         println!("{victim} of {size} killed: the others ended in phases {reached:?}");
+    }
+}
+
+#[test]
+fn a_process_that_is_stopped_is_named_by_all_and_hears_the_same_when_it_goes_on() {
+    use rustix::process::{Pid, Signal, kill_process};
+    for (size, victim) in [(4, 2), (8, 0)] {
+        let (mut ranks, _directory) = world("brief gates", size);
+        for rank in &mut ranks {
+            rank.says("ready");
+        }
+        let pid = Pid::from_child(&ranks[victim].child);
+        kill_process(pid, Signal::STOP).unwrap();
+        let stopped = Instant::now();
+        let named = format!("rank {victim} did not answer");
+        for r in (0..size).filter(|r| *r != victim) {
+            let ended = ranks[r].says("ended ");
+            assert!(ended.contains(&named), "rank {r}: {ended}");
+        }
+        // They had 6 s from before that.
+        assert!(stopped.elapsed() < secs(7), "{:?}", stopped.elapsed());
+        kill_process(pid, Signal::CONT).unwrap();
+        let ended = ranks[victim].says("ended ");
+        assert!(ended.contains(&named), "the stopped one: {ended}");
     }
 }
 

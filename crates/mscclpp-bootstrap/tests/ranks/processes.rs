@@ -171,8 +171,9 @@ fn child() {
             assert_eq!(open(), before, "descriptors were left behind");
         }
         "slow gate" => crate::gates_of_processes::waits(&b),
-        "gates" => crate::gates_of_processes::rank(&b, usize::MAX),
-        "two gates" => crate::gates_of_processes::rank(&b, 2),
+        "gates" => crate::gates_of_processes::rank(&b, usize::MAX, 30),
+        "brief gates" => crate::gates_of_processes::rank(&b, usize::MAX, 6),
+        "two gates" => crate::gates_of_processes::rank(&b, 2, 30),
         other => panic!("no task {other}"),
     }
     drop(b);
