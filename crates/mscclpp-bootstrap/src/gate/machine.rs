@@ -10,9 +10,9 @@
 //! - A child that is gone is put into its parent's report. A rank whose parent is
 //!   gone fails, and tells those below it.
 //! - Who has waited too long asks to hurry (see `timing`): upwards "I need the
-//!   verdict by then", downwards "report by then, and name who has not reported to
-//!   you". Answers to these name the rank that all wait for, not one that waits
-//!   itself.
+//!   verdict by then", downwards "report by then". Who is asked answers with the
+//!   rank that it waits for itself, and again when it knows better. So everybody
+//!   comes to name the rank that all wait for, not one that waits too.
 //! - Who gives up tells its neighbours, so that a rank that comes later fails with
 //!   the same error.
 
@@ -48,6 +48,12 @@ struct Neighbour {
     lost: Option<Reason>,
     /// By when it was last asked to answer.
     asked: Option<Duration>,
+    /// The rank that it says it waits for.
+    suspect: Option<usize>,
+    /// It has asked this rank to hurry.
+    asks: bool,
+    /// The rank that it was told this one waits for.
+    told: Option<usize>,
 }
 
 impl Neighbour {
@@ -57,6 +63,9 @@ impl Neighbour {
             reported: false,
             lost: None,
             asked: None,
+            suspect: None,
+            asks: false,
+            told: None,
         }
     }
 }
@@ -190,6 +199,9 @@ impl Machine {
         for neighbour in self.children.iter_mut().chain(&mut self.parent) {
             neighbour.reported = neighbour.lost.is_some();
             neighbour.asked = None;
+            neighbour.suspect = None;
+            neighbour.asks = false;
+            neighbour.told = None;
         }
         let lost: Vec<SetupError> = (self.children.iter())
             .filter_map(|child| Some(self.blame(child.rank, child.lost.clone()?)))
@@ -248,6 +260,11 @@ impl Machine {
             _ if message.step < self.step => {}
             Body::Verdict(Ok(sum)) => self.verdict(from, sum),
             Body::Report(outcome) => self.report(from, &message.phase, outcome),
+            Body::Waiting(rank) => {
+                if let Some(neighbour) = self.neighbour(from) {
+                    neighbour.suspect = Some(rank);
+                }
+            }
             Body::Hurry(millis) => self.hurried(now, from, Duration::from_millis(millis.into())),
         }
     }
@@ -304,12 +321,14 @@ impl Machine {
             }
         }
         let limit = self.collect_limit();
+        let mut silent = Vec::new();
         if self.state == State::Collecting && limit.is_some_and(|limit| now >= limit) {
-            for rank in self.awaits() {
+            for child in self.children.iter_mut().filter(|child| !child.reported) {
+                child.reported = true;
+                silent.push(child.suspect.unwrap_or(child.rank));
+            }
+            for rank in silent {
                 self.merge(Err(self.blame(rank, Reason::Silent)));
-                if let Some(child) = self.neighbour(rank) {
-                    child.reported = true;
-                }
             }
         }
         if self.state == State::Collecting && self.awaits().is_empty() {
@@ -319,9 +338,15 @@ impl Machine {
             && self.active()
             && now >= self.verdict_by
         {
-            let slow = if self.late { self.rank } else { parent };
+            let slow = if self.late {
+                Some(self.rank)
+            } else {
+                self.suspect()
+            };
+            let slow = slow.unwrap_or(parent);
             self.fail(self.blame(slow, Reason::Silent), None);
         }
+        self.tell_suspect();
     }
 
     fn collected(&mut self) {

@@ -41,7 +41,8 @@
 //!   returned early or panicked, counts as failed: the others are told.
 //!
 //! Each gate takes one message to and one from each neighbour in a binomial tree,
-//! O(log world) a rank, and as much again to find out who does not answer.
+//! O(log world) a rank. Finding out who does not answer takes O(log world)
+//! messages with each of them.
 //!
 //! # Deadlines
 //!

@@ -41,6 +41,10 @@ pub(crate) enum Body {
     /// The sender needs an answer within so many milliseconds.
     #[serde(rename = "H")]
     Hurry(u32),
+    /// To one that asked to hurry: the rank that the sender waits for, as far as
+    /// it knows.
+    #[serde(rename = "W")]
+    Waiting(usize),
 }
 
 impl Body {
@@ -72,7 +76,10 @@ impl Message {
                 }
                 _ => Ok(message),
             },
-            Body::Hurry(_) => Ok(message),
+            Body::Waiting(rank) if *rank >= world => {
+                Err(bad("waits for a rank that does not exist"))
+            }
+            Body::Hurry(_) | Body::Waiting(_) => Ok(message),
         }
     }
 }
@@ -120,6 +127,7 @@ pub(crate) mod tests {
             outcome().prop_map(Body::Report),
             outcome().prop_map(Body::Verdict),
             any::<u32>().prop_map(Body::Hurry),
+            (0..512_usize).prop_map(Body::Waiting),
         ];
         (any::<u64>(), any::<u32>(), "[a-z]{0,32}", body).prop_map(|(turn, step, phase, body)| {
             Message {
@@ -157,6 +165,8 @@ pub(crate) mod tests {
         let blame = |rank| Body::Verdict(Err(SetupError::new("x", rank, Reason::Silent)));
         assert!(with(blame(3)).is_ok());
         assert!(with(blame(4)).is_err());
+        assert!(with(Body::Waiting(3)).is_ok());
+        assert!(with(Body::Waiting(4)).is_err());
         let long = "x".repeat(MAX_PHASE + 1);
         let error = SetupError::new(&long, 0, Reason::Silent);
         assert!(with(Body::Verdict(Err(error))).is_err());

@@ -3,13 +3,16 @@
 
 use std::time::Duration;
 
-use super::{Machine, State, rank_of};
+use super::{Machine, Neighbour, State, rank_of};
 use crate::gate::wire::Body;
 
 impl Machine {
     /// A neighbour asks for an answer within the time.
     pub(super) fn hurried(&mut self, now: Duration, from: usize, left: Duration) {
         let by = now + left;
+        if let Some(neighbour) = self.neighbour(from) {
+            neighbour.asks = true;
+        }
         if self.parent.as_ref().is_some_and(|p| p.rank == from) {
             self.collect_by = Some(self.collect_by.map_or(by, |earlier| earlier.min(by)));
             self.hurry_children(now);
@@ -55,6 +58,50 @@ impl Machine {
                 neighbour.asked = Some(by);
                 self.send(rank, Body::hurry(by.saturating_sub(now)));
             }
+        }
+    }
+
+    /// The rank that this one waits for, as far as it knows.
+    pub(super) fn suspect(&self) -> Option<usize> {
+        let of = |neighbour: &Neighbour| neighbour.suspect.unwrap_or(neighbour.rank);
+        match self.state {
+            State::Collecting => (self.children.iter())
+                .filter(|child| !child.reported)
+                .map(of)
+                .min(),
+            // What the parent knows of may be this rank itself, a moment ago.
+            State::Reported => (self.parent.as_ref()).map(|parent| {
+                Some(of(parent))
+                    .filter(|r| *r != self.rank)
+                    .unwrap_or(parent.rank)
+            }),
+            _ => None,
+        }
+    }
+
+    /// Tells those who asked, and do not know it yet.
+    pub(super) fn tell_suspect(&mut self) {
+        let Some(suspect) = self.suspect() else {
+            return;
+        };
+        let reported = self.state == State::Reported;
+        let mut ranks = Vec::new();
+        for child in self.children.iter_mut() {
+            if child.asks && child.told != Some(suspect) {
+                child.told = Some(suspect);
+                ranks.push(child.rank);
+            }
+        }
+        // The parent does not wait for a rank that has reported.
+        if let Some(parent) = self.parent.as_mut().filter(|_| !reported)
+            && parent.asks
+            && parent.told != Some(suspect)
+        {
+            parent.told = Some(suspect);
+            ranks.push(parent.rank);
+        }
+        for rank in ranks {
+            self.send(rank, Body::Waiting(suspect));
         }
     }
 }
