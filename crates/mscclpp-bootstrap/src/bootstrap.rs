@@ -60,7 +60,8 @@ pub trait Bootstrap: Send + Sync {
     ) -> Result<(), BootstrapError>;
 
     /// Takes the next message that `peer` sent with `tag`, waiting for it.
-    /// Messages that arrived before the peer was gone can still be taken.
+    /// Messages that arrived before the peer was gone can still be taken, and so
+    /// can those that are there when the deadline has passed already.
     ///
     /// # Errors
     /// When the peer does not exist, is gone, or sent nothing in time.

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::failure::{FailureKind, PeerFailure};
+use crate::gate::SetupError;
 
 /// Everything that can go wrong while ranks meet and talk. The texts name the
 /// rank, what it was doing and, where it is known, what to do about it.
@@ -302,6 +303,10 @@ pub enum BootstrapError {
         /// The limit.
         max: u64,
     },
+
+    /// A setup of all ranks failed on all of them.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
 
     /// The acceptor behind an expectation is gone.
     #[error("the acceptor was dropped, or something else claimed the same link id")]

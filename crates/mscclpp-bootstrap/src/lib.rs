@@ -33,6 +33,10 @@
 //! # }
 //! ```
 //!
+//! For setups of many ranks there is a [`Gate`] after each of their phases, which
+//! all ranks pass or none, and a [`Plan`] of who wants how many queues to whom,
+//! which they agree on.
+//!
 //! # What holds
 //!
 //! - **Nothing hangs.** Every call has a [`Deadline`]; a rank's death ends the
@@ -64,11 +68,14 @@ mod collectives;
 mod deadline;
 mod error;
 mod failure;
+pub mod gate;
 pub mod host;
 pub mod interface;
 pub mod launcher;
 pub mod link;
 pub mod message;
+pub mod plan;
+mod recording;
 mod secret;
 mod socket;
 mod sync;
@@ -81,6 +88,9 @@ pub use collectives::Turns;
 pub use deadline::Deadline;
 pub use error::BootstrapError;
 pub use failure::{FailureKind, FailureObserver, PeerFailure};
+pub use gate::{Gate, SetupError};
+pub use plan::Plan;
+pub use recording::{Recording, Traffic};
 pub use secret::{JobKey, Secret};
 pub use tag::Tag;
 pub use tcp::{TcpBootstrap, TcpOptions};

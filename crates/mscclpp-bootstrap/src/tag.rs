@@ -16,6 +16,7 @@ const OWNER_USER: u64 = 0;
 const OWNER_WORLD: u64 = 1;
 const OWNER_GROUP: u64 = 2;
 const OWNER_LAYER: u64 = 3;
+const OWNER_GATE: u64 = 4;
 const LAYER_SHIFT: u32 = 48;
 
 impl Tag {
@@ -39,6 +40,11 @@ impl Tag {
     /// The stream of a group barrier; `digest` stands for the member list.
     pub(crate) const fn group(digest: u64) -> Self {
         Self(OWNER_GROUP << OWNER_SHIFT | digest & ((1 << OWNER_SHIFT) - 1))
+    }
+
+    /// The stream of the gates of one setup.
+    pub(crate) const fn gate(value: u32) -> Self {
+        Self(OWNER_GATE << OWNER_SHIFT | value as u64)
     }
 
     /// The 64 bits, equal on both ends of a stream. A bootstrap of your own
@@ -75,6 +81,7 @@ impl fmt::Display for Tag {
             OWNER_USER if self.0 == low => write!(f, "{low}"),
             OWNER_WORLD => write!(f, "collective"),
             OWNER_GROUP => write!(f, "group:{:x}", self.0 & ((1 << OWNER_SHIFT) - 1)),
+            OWNER_GATE => write!(f, "setup {low}"),
             OWNER_LAYER => write!(f, "layer {}:{low}", self.0 >> LAYER_SHIFT & 0xff),
             _ => write!(f, "{:#x}", self.0),
         }
@@ -96,6 +103,8 @@ mod tests {
             Tag::layered(0, 0),
             Tag::layered(1, 0),
             Tag::layered(255, u32::MAX),
+            Tag::gate(0),
+            Tag::gate(u32::MAX),
         ];
         for (i, a) in tags.iter().enumerate() {
             for b in &tags[i + 1..] {

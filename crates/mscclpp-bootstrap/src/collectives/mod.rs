@@ -8,7 +8,7 @@
 
 mod envelope;
 pub(crate) mod tree;
-mod turns;
+pub(crate) mod turns;
 
 use sha2::{Digest, Sha256};
 

@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use crate::{Deadline, Tag};
 
 /// The number of a collective where nobody counts.
-pub(super) const UNCOUNTED: u64 = u64::MAX;
+pub(crate) const UNCOUNTED: u64 = u64::MAX;
 
 /// Counts the collectives of each stream and lets one thread at a time into each.
 /// A bootstrap holds one for its lifetime and returns it from
@@ -33,7 +33,7 @@ impl Turns {
 
     /// Waits until no other thread is in a collective of `tag`; `None` when the
     /// deadline comes first.
-    pub(super) fn enter(&self, tag: Tag, deadline: Deadline) -> Option<Turn<'_>> {
+    pub(crate) fn enter(&self, tag: Tag, deadline: Deadline) -> Option<Turn<'_>> {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let stream = streams.entry(tag).or_default();
@@ -59,10 +59,10 @@ impl Turns {
 }
 
 /// One thread's stay in a collective.
-pub(super) struct Turn<'a> {
+pub(crate) struct Turn<'a> {
     turns: &'a Turns,
     tag: Tag,
-    pub(super) number: u64,
+    pub(crate) number: u64,
 }
 
 impl Drop for Turn<'_> {

@@ -4,7 +4,10 @@
 mod body;
 mod collectives;
 mod failures;
+mod gates;
+mod gates_of_processes;
 mod joining;
+mod local;
 mod messages;
 mod processes;
 mod strangers;

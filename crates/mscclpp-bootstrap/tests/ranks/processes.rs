@@ -14,8 +14,8 @@ use mscclpp_bootstrap::{
 use crate::body::{body, run_joined, secs};
 
 /// One rank as a process. Killed when dropped, so that none is left behind.
-struct Rank {
-    child: Child,
+pub(crate) struct Rank {
+    pub(crate) child: Child,
     lines: BufReader<ChildStdout>,
 }
 
@@ -43,7 +43,7 @@ impl Rank {
 
     /// What follows `word` on the next line that begins with it. The line may
     /// come after something the test harness printed.
-    fn says(&mut self, word: &str) -> String {
+    pub(crate) fn says(&mut self, word: &str) -> String {
         loop {
             let mut line = String::new();
             let read = self.lines.read_line(&mut line).unwrap();
@@ -63,7 +63,7 @@ impl Drop for Rank {
     }
 }
 
-fn world(task: &str, world: usize) -> (Vec<Rank>, tempfile::TempDir) {
+pub(crate) fn world(task: &str, world: usize) -> (Vec<Rank>, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let secret = directory.path().join("secret");
     std::fs::write(&secret, "a secret of this very test").unwrap();
@@ -80,7 +80,7 @@ fn world(task: &str, world: usize) -> (Vec<Rank>, tempfile::TempDir) {
 
 /// Waits for observers to be told.
 #[derive(Default)]
-struct Told {
+pub(crate) struct Told {
     failures: Mutex<Vec<PeerFailure>>,
     changed: Condvar,
 }
@@ -93,7 +93,7 @@ impl FailureObserver for Told {
 }
 
 impl Told {
-    fn wait(&self) -> Vec<PeerFailure> {
+    pub(crate) fn wait(&self) -> Vec<PeerFailure> {
         let failures = self.failures.lock().unwrap();
         let (failures, _) = self
             .changed
@@ -170,13 +170,17 @@ fn child() {
             }
             assert_eq!(open(), before, "descriptors were left behind");
         }
+        "slow gate" => crate::gates_of_processes::waits(&b),
+        "gates" => crate::gates_of_processes::rank(&b, usize::MAX, 30),
+        "brief gates" => crate::gates_of_processes::rank(&b, usize::MAX, 6),
+        "two gates" => crate::gates_of_processes::rank(&b, 2, 30),
         other => panic!("no task {other}"),
     }
     drop(b);
     println!("\ndone");
 }
 
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     // After the name in parentheses: the 12th and 13th fields are ticks of 10 ms.
     let fields: Vec<&str> = stat

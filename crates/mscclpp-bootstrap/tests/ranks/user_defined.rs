@@ -16,7 +16,7 @@ struct Shared {
     changed: Condvar,
 }
 
-struct InMemory {
+pub(crate) struct InMemory {
     rank: usize,
     world: usize,
     shared: Arc<Shared>,
@@ -63,7 +63,7 @@ impl Bootstrap for InMemory {
     }
 }
 
-fn in_memory(world: usize) -> impl Fn(usize) -> InMemory + Clone {
+pub(crate) fn in_memory(world: usize) -> impl Fn(usize) -> InMemory + Clone {
     let shared = Arc::new(Shared::default());
     move |rank| InMemory {
         rank,
