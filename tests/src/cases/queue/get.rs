@@ -130,7 +130,7 @@ fn after_a_signal(context: &Context, backend: &'static Backend) -> TestResult {
         let link = fixture.pair_in_place(0, &buffer)?;
         context.stage(format!("{kind:?}"));
         for round in 0..rounds {
-            let value = |word: u64| round << 32 | word + 1;
+            let value = |word: u64| (round << 32) | (word + 1);
             if context.rank() == 1 {
                 for word in 0..WORDS {
                     buffer.store_u64(8 * word, value(word))?;
