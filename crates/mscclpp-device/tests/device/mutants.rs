@@ -268,6 +268,9 @@ mutants! {
     ready_not_released: "queue_device.hpp",
         "    memory::fence<scopeDevice>(memoryOrderRelease);\n    for (uint64_t index" => "    for (uint64_t index",
         "queue", order::published;
+    ready_not_released_on_weak_memory: "queue_device.hpp",
+        "    memory::fence<scopeDevice>(memoryOrderRelease);\n    for (uint64_t index" => "    for (uint64_t index",
+        "queue", stale::weak_posters;
     ready_without_the_lap: "queue_device.hpp",
         "      while (memory::load<scopeDevice>(readyWord(end), memoryOrderAcquire) == static_cast<uint32_t>(end + 1)) ++end;"
         => "      while (end - published < blocks && memory::load<scopeDevice>(readyWord(end), memoryOrderAcquire) != 0) ++end;",

@@ -7,7 +7,8 @@ use std::time::Duration;
 use mscclpp_device::abi::{PortChannelDeviceHandle, QueueForm, SignalMode, Status};
 use mscclpp_device::executor::Weak;
 
-use crate::support::nic::{PART, PART_FROM, SCRATCH, SOURCE, TARGET};
+use crate::support::SCRATCH;
+use crate::support::nic::{PART, PART_FROM, SOURCE, TARGET};
 use crate::support::script::{
     ACCUMULATE, COMPATIBLE, FLUSH, GET, POLL, PUT, PUT_SIGNAL, PUT_SIGNAL_FLUSH, SIGNAL, WAIT,
 };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use mscclpp_device::abi::{PortChannelDeviceHandle, QueueForm};
+use mscclpp_device::abi::{PortChannelDeviceHandle, QueueForm, SignalMode};
 use mscclpp_device::executor::{LaunchDims, Model};
 use mscclpp_softnic::{Acknowledge, Checks, HostBuffer, Landing, TriggerMode};
 
@@ -26,7 +26,11 @@ fn modes(seed: u64) -> Vec<Setup> {
     let mut all = Vec::new();
     for (i, trigger) in TRIGGERS.into_iter().enumerate() {
         for hostile in [false, true] {
-            for setup in [Setup::default(), Setup::exclusive()] {
+            let inline = Setup {
+                signal_mode: SignalMode::InlineWrite,
+                ..Setup::exclusive()
+            };
+            for setup in [Setup::default(), Setup::exclusive(), inline] {
                 let mut setup = setup.seed(seed + i as u64);
                 setup.nic.trigger = trigger;
                 if hostile {

@@ -45,7 +45,8 @@ impl Build {
         let object = self.scratch.path().join(format!("{file}-{mode}.so"));
         let output = compiler()
             .args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror"])
-            .args(["-shared", "-fPIC"])
+            // Else those of the test's program, which has some of the same, would take their place.
+            .args(["-shared", "-fPIC", "-fvisibility-inlines-hidden"])
             .args(flags)
             .arg("-I")
             .arg(&self.include)

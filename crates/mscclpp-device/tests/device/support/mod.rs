@@ -2,6 +2,7 @@
 //! Compiling and loading kernels, the host memory that they work on, and the
 //! NIC that executes what they post.
 
+mod end;
 mod fifo;
 mod kernels;
 mod memory;
@@ -10,6 +11,7 @@ pub(crate) mod script;
 
 use std::time::Duration;
 
+pub(crate) use end::SCRATCH;
 pub(crate) use fifo::TestFifo;
 pub(crate) use kernels::{Build, Kernels};
 pub(crate) use memory::{Cells, TestChannel, TestSemaphore, keep};
