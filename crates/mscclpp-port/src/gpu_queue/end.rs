@@ -53,6 +53,8 @@ pub(crate) struct QueueEnd {
     ended: AtomicBool,
     /// The other end was told.
     told: AtomicBool,
+    /// The other end has said goodbye.
+    left: AtomicBool,
     refused: Mutex<Option<Instant>>,
     cancel: Mutex<Option<Cancel>>,
 }
@@ -80,6 +82,7 @@ impl QueueEnd {
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             told: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             refused: Mutex::default(),
             cancel: Mutex::default(),
         }
@@ -139,7 +142,11 @@ impl QueueEnd {
     /// Ends the connection with an error, unless it has ended already.
     pub(super) fn fail(&self, error: Error) {
         if self.status.fail(error.clone()) {
-            tracing::warn!(%error, "a connection has failed");
+            if self.left.load(SeqCst) {
+                tracing::debug!(%error, "a connection has ended");
+            } else {
+                tracing::warn!(%error, "a connection has failed");
+            }
         }
         self.end();
     }
@@ -190,7 +197,10 @@ impl QueueEnd {
         Some(match arrived {
             Arrived::Nothing => return None,
             Arrived::End(cause) => self.peer_down(cause),
-            Arrived::Message(Message::Goodbye) => self.peer_down("it has closed the connection"),
+            Arrived::Message(Message::Goodbye) => {
+                self.left.store(true, SeqCst);
+                self.peer_down("it has closed the connection")
+            }
             Arrived::Message(Message::Failed(reason)) => Error::PeerFailed { rank, reason },
             Arrived::Message(Message::Refused) => self.refused_by_peer(),
             Arrived::Message(_) => self.peer_down("it broke the protocol of the control stream"),

@@ -193,10 +193,14 @@ impl LinkEnd {
     fn close(&mut self, cause: &dyn std::fmt::Display) {
         if !self.closed {
             tracing::warn!(peer = %self.peer, %cause, "a link between NICs in software is down");
-            self.closed = true;
-            self.outgoing.clear();
-            self.sent = 0;
+            self.down();
         }
+    }
+
+    fn down(&mut self) {
+        self.closed = true;
+        self.outgoing.clear();
+        self.sent = 0;
     }
 
     /// Takes a packet to be sent; false if it cannot be.
@@ -240,7 +244,11 @@ impl LinkEnd {
         let mut turn = 0;
         while !self.closed && turn < TURN {
             match self.stream.read(buffer) {
-                Ok(0) => self.close(&"closed by the other end"),
+                // As when its device is dropped. Whoever cares gets an event.
+                Ok(0) => {
+                    tracing::debug!(peer = %self.peer, "the other end has closed a link");
+                    self.down();
+                }
                 Ok(count) => {
                     any = true;
                     turn += count;
