@@ -30,9 +30,8 @@ fn sizes(context: &Context) -> &'static [u64] {
 fn plan(context: &Context, bytes: u64) -> Plan {
     let profile = context.profile();
     Plan::for_bytes(
-        profile,
         bytes,
-        profile.pick(300, 1000),
+        profile.pick(300, 500),
         profile.pick(64 << 20, 128 << 20),
     )
 }

@@ -44,7 +44,7 @@ pub(super) fn ping_pong(
             check: false,
         };
         let deadline = session.context().deadline();
-        let plan = Plan::for_bytes(profile, bytes, 1000, 16 << 20);
+        let plan = Plan::for_bytes(bytes, profile.pick(300, 1000), 16 << 20);
         for (flush, metric) in [(false, "round trip"), (true, "round trip with flush")] {
             session.progress(suite, metric, Some(bytes));
             let samples = session.sample(
@@ -114,7 +114,7 @@ pub(super) fn packets(session: &mut Session<'_>, suite: &'static str) -> anyhow:
             .finish(deadline)
         };
         session.progress(suite, "half trip", Some(bytes));
-        let plan = Plan::for_bytes(profile, bytes, 2000, 16 << 20);
+        let plan = Plan::for_bytes(bytes, profile.pick(1000, 2000), 16 << 20);
         let samples = session.sample(
             plan,
             |_, iterations| run(iterations, false),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::backend::Backend;
 use crate::fixture::Fixture;
-use crate::harness::{Context, Profile};
+use crate::harness::Context;
 
 use super::reference::Tcp;
 use super::row::{Row, bytes};
@@ -23,15 +23,10 @@ pub(super) struct Plan {
 
 impl Plan {
     /// For a message size: many iterations and samples of small ones, about `volume` bytes a sample
-    /// of large ones.
-    pub(super) fn for_bytes(profile: Profile, bytes: u64, most: u64, volume: u64) -> Self {
-        let iterations = (volume / bytes.max(1)).clamp(3, most);
-        // A sample of large messages moves so much that few of them tell, and take long.
-        let samples = if bytes <= 64 << 10 {
-            profile.pick(31, 61)
-        } else {
-            11
-        };
+    /// of large ones, of which few tell as much and take longer.
+    pub(super) fn for_bytes(bytes: u64, most: u64, volume: u64) -> Self {
+        let iterations = (volume / bytes.max(1)).clamp(1, most);
+        let samples = if bytes <= 64 << 10 { 31 } else { 7 };
         Self {
             warm_up: iterations.min(10),
             iterations,
