@@ -48,12 +48,12 @@ struct Neighbour {
     lost: Option<Reason>,
     /// By when it was last asked to answer.
     asked: Option<Duration>,
-    /// The rank that it says it waits for.
-    suspect: Option<usize>,
+    /// The rank that it says it waits for, and when it said so.
+    suspect: Option<(usize, Duration)>,
     /// It has asked this rank to hurry.
     asks: bool,
-    /// The rank that it was told this one waits for.
-    told: Option<usize>,
+    /// The rank that it was told this one waits for, and when.
+    told: Option<(usize, Duration)>,
 }
 
 impl Neighbour {
@@ -161,6 +161,9 @@ impl Machine {
         if !self.hurried {
             at = at.min(self.timing.hurry_at());
         }
+        if let Some(tell) = self.tells_again_at() {
+            at = at.min(tell);
+        }
         match (&self.state, self.collect_by) {
             (State::Collecting, Some(by)) => at.min(by),
             _ => at,
@@ -262,7 +265,7 @@ impl Machine {
             Body::Report(outcome) => self.report(from, &message.phase, outcome),
             Body::Waiting(rank) => {
                 if let Some(neighbour) = self.neighbour(from) {
-                    neighbour.suspect = Some(rank);
+                    neighbour.suspect = Some((rank, now));
                 }
             }
             Body::Hurry(millis) => self.hurried(now, from, Duration::from_millis(millis.into())),
@@ -323,9 +326,10 @@ impl Machine {
         let limit = self.collect_limit();
         let mut silent = Vec::new();
         if self.state == State::Collecting && limit.is_some_and(|limit| now >= limit) {
+            let timing = self.timing;
             for child in self.children.iter_mut().filter(|child| !child.reported) {
                 child.reported = true;
-                silent.push(child.suspect.unwrap_or(child.rank));
+                silent.push(child.waits_for(now, &timing));
             }
             for rank in silent {
                 self.merge(Err(self.blame(rank, Reason::Silent)));
@@ -341,12 +345,12 @@ impl Machine {
             let slow = if self.late {
                 Some(self.rank)
             } else {
-                self.suspect()
+                self.suspect(now)
             };
             let slow = slow.unwrap_or(parent);
             self.fail(self.blame(slow, Reason::Silent), None);
         }
-        self.tell_suspect();
+        self.tell_suspect(now);
     }
 
     fn collected(&mut self) {

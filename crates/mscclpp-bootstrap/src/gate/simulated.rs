@@ -136,10 +136,10 @@ fn one_that_hangs_is_named_by_all_others() {
                 let expected = SetupError::new(&format!("phase {phase}"), rank, Reason::Silent);
                 // It comes too late, and hears the same.
                 assert_all(&sim, &Err(expected));
-                // Each level of the tree may know better who is waited for.
+                // Every slot, each neighbour is told who is waited for.
                 let log = log_bound(world);
                 let most = sim.ranks.iter().map(|r| r.most_sent_at_a_gate).max();
-                assert!(most <= Some(log * (log + 4)), "{world}: {most:?}");
+                assert!(most <= Some(3 * (log + 2) * (log + 2)), "{world}: {most:?}");
             }
         }
     }

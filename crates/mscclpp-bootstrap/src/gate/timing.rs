@@ -39,6 +39,11 @@ impl Timing {
         self.slot
     }
 
+    /// How often a rank says whom it waits for.
+    pub(crate) fn pause(&self) -> Duration {
+        self.slot.max(Duration::from_millis(1))
+    }
+
     /// When a rank begins to ask others to hurry.
     pub(crate) fn hurry_at(&self) -> Duration {
         self.deadline - self.reserve

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::{Machine, Neighbour, State, rank_of};
+use crate::gate::timing::Timing;
 use crate::gate::wire::Body;
 
 impl Machine {
@@ -62,46 +63,62 @@ impl Machine {
     }
 
     /// The rank that this one waits for, as far as it knows.
-    pub(super) fn suspect(&self) -> Option<usize> {
-        let of = |neighbour: &Neighbour| neighbour.suspect.unwrap_or(neighbour.rank);
+    pub(super) fn suspect(&self, now: Duration) -> Option<usize> {
         match self.state {
             State::Collecting => (self.children.iter())
                 .filter(|child| !child.reported)
-                .map(of)
+                .map(|child| child.waits_for(now, &self.timing))
                 .min(),
-            // What the parent knows of may be this rank itself, a moment ago.
-            State::Reported => (self.parent.as_ref()).map(|parent| {
-                Some(of(parent))
-                    .filter(|r| *r != self.rank)
-                    .unwrap_or(parent.rank)
-            }),
+            State::Reported => {
+                let parent = self.parent.as_ref()?;
+                let rank = parent.waits_for(now, &self.timing);
+                // What the parent knows of may be this rank itself, a moment ago.
+                Some(if rank == self.rank { parent.rank } else { rank })
+            }
             _ => None,
         }
     }
 
-    /// Tells those who asked, and do not know it yet.
-    pub(super) fn tell_suspect(&mut self) {
-        let Some(suspect) = self.suspect() else {
+    /// Tells those who asked and do not know it, and from time to time those who
+    /// do: it holds only while somebody stands for it.
+    pub(super) fn tell_suspect(&mut self, now: Duration) {
+        let Some(suspect) = self.suspect(now) else {
             return;
         };
-        let reported = self.state == State::Reported;
+        let pause = self.timing.pause();
+        // A parent that has the report does not wait for this rank.
+        let parent = self.parent.as_mut();
+        let parent = parent.filter(|_| self.state == State::Collecting);
         let mut ranks = Vec::new();
-        for child in self.children.iter_mut() {
-            if child.asks && child.told != Some(suspect) {
-                child.told = Some(suspect);
-                ranks.push(child.rank);
+        for neighbour in self.children.iter_mut().chain(parent) {
+            let told = |(rank, at)| rank == suspect && now < at + pause;
+            if neighbour.asks && !neighbour.told.is_some_and(told) {
+                neighbour.told = Some((suspect, now));
+                ranks.push(neighbour.rank);
             }
-        }
-        // The parent does not wait for a rank that has reported.
-        if let Some(parent) = self.parent.as_mut().filter(|_| !reported)
-            && parent.asks
-            && parent.told != Some(suspect)
-        {
-            parent.told = Some(suspect);
-            ranks.push(parent.rank);
         }
         for rank in ranks {
             self.send(rank, Body::Waiting(suspect));
         }
+    }
+
+    /// When [`Machine::tell_suspect`] is next needed for its own sake.
+    pub(super) fn tells_again_at(&self) -> Option<Duration> {
+        let parent = self.parent.as_ref();
+        let parent = parent.filter(|_| self.state == State::Collecting);
+        (self.children.iter().chain(parent))
+            .filter(|neighbour| neighbour.asks)
+            .filter_map(|neighbour| Some(neighbour.told?.1 + self.timing.pause()))
+            .min()
+    }
+}
+
+impl Neighbour {
+    /// The rank that it waits for, if it has said so lately; else itself.
+    pub(super) fn waits_for(&self, now: Duration, timing: &Timing) -> usize {
+        let fresh = |(_, at): &(usize, Duration)| now < *at + timing.pause() * 3;
+        self.suspect
+            .filter(fresh)
+            .map_or(self.rank, |(rank, _)| rank)
     }
 }
