@@ -345,7 +345,7 @@ impl Machine {
             let slow = if self.late {
                 Some(self.rank)
             } else {
-                self.suspect(now)
+                self.gives_up_on(now)
             };
             let slow = slow.unwrap_or(parent);
             self.fail(self.blame(slow, Reason::Silent), None);

@@ -69,13 +69,22 @@ impl Machine {
                 .filter(|child| !child.reported)
                 .map(|child| child.waits_for(now, &self.timing))
                 .min(),
-            State::Reported => {
-                let parent = self.parent.as_ref()?;
-                let rank = parent.waits_for(now, &self.timing);
-                // What the parent knows of may be this rank itself, a moment ago.
-                Some(if rank == self.rank { parent.rank } else { rank })
-            }
+            State::Reported => self.gives_up_on(now),
             _ => None,
+        }
+    }
+
+    /// The rank to blame when the verdict does not come: the parent, or whom it
+    /// waits for. A rank that still collects would have been asked to report, if
+    /// its parent were there.
+    pub(super) fn gives_up_on(&self, now: Duration) -> Option<usize> {
+        let parent = self.parent.as_ref()?;
+        match parent.waits_for(now, &self.timing) {
+            rank if rank != self.rank => Some(rank),
+            // It waits for this one, which waits for another.
+            _ if self.state == State::Collecting => self.suspect(now),
+            // It did, a moment ago.
+            _ => Some(parent.rank),
         }
     }
 
