@@ -15,7 +15,9 @@ struct PingPongArgs {
   uint32_t flush;
   // 0: do not look at the values (benchmark).
   uint32_t check;
-  uint32_t reserved;
+  // 1: rank 1 answers the last message too, and rank 0 waits for it: whole round trips, to be
+  // measured.
+  uint32_t answersLast;
 };
 
 namespace {
@@ -72,7 +74,7 @@ MSCCLPP_KERNEL(conformance_ping_pong, PingPongArgs) {
   const uint64_t bytes = args.elements * sizeof(int32_t);
   for (uint64_t i = 0; i < args.iterations; ++i) {
     const bool receives = args.rank == 1 || i > 0;
-    const bool sends = args.rank == 0 || i + 1 < args.iterations;
+    const bool sends = args.rank == 0 || args.answersLast != 0 || i + 1 < args.iterations;
     if (receives) {
       if (thread == 0 && !pingPongReceive(args, channel, i)) return;
       __syncthreads();
@@ -89,5 +91,8 @@ MSCCLPP_KERNEL(conformance_ping_pong, PingPongArgs) {
         !conformance::ok(args.report, thread, i, channel.flush())) {
       return;
     }
+  }
+  if (args.rank == 0 && args.answersLast != 0 && args.iterations != 0 && thread == 0) {
+    pingPongReceive(args, channel, args.iterations);
   }
 }

@@ -42,6 +42,7 @@ pub(super) fn ping_pong(
             rank: session.context().rank(),
             flush: false,
             check: false,
+            answers_last: true,
         };
         let deadline = session.context().deadline();
         let plan = Plan::for_bytes(bytes, profile.pick(300, 1000), 16 << 20);

@@ -110,6 +110,7 @@ fn direct(context: &Context, backend: &'static Backend) -> TestResult {
         rank: context.rank(),
         flush: true,
         check: true,
+        answers_last: false,
     }
     .launch(4)?
     .finish(context.deadline())?;
@@ -220,6 +221,7 @@ fn add_while_running(context: &Context, backend: &'static Backend) -> TestResult
         rank: context.rank(),
         flush: true,
         check: true,
+        answers_last: false,
     };
     context.stage("add memories beside a ping-pong");
     let running = kernel.launch(4)?;

@@ -83,6 +83,7 @@ fn correct(
             rank: context.rank(),
             flush: true,
             check: true,
+            answers_last: false,
         };
         kernel
             .launch(threads)?
@@ -110,6 +111,7 @@ fn perf(context: &Context, backend: &'static Backend) -> TestResult {
             rank: context.rank(),
             flush,
             check: false,
+            answers_last: true,
         };
         context.stage(label);
         kernel.launch(1)?.finish(context.deadline())?;

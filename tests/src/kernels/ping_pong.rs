@@ -20,7 +20,7 @@ struct Args {
     rank: u32,
     flush: u32,
     check: u32,
-    reserved: u32,
+    answers_last: u32,
 }
 
 /// Two ranks send a buffer back and forth.
@@ -42,6 +42,9 @@ pub struct PingPong {
     pub flush: bool,
     /// Whether the values are written and checked.
     pub check: bool,
+    /// Whether rank 1 answers the last message too and rank 0 waits for it, so that as many whole
+    /// round trips are made.
+    pub answers_last: bool,
 }
 
 impl PingPong {
@@ -59,7 +62,7 @@ impl PingPong {
             rank: self.rank as u32,
             flush: self.flush.into(),
             check: self.check.into(),
-            reserved: 0,
+            answers_last: self.answers_last.into(),
         };
         Launched::start(
             KERNEL,

@@ -40,6 +40,7 @@ fn ping_pong(fixture: &Fixture<'_>, link: &Link, buffer: &Buffer, iterations: u6
         rank: fixture.context.rank(),
         flush: true,
         check: true,
+        answers_last: false,
     };
     (kernel.launch(4)?.finish(fixture.context.deadline())).map(drop)
 }

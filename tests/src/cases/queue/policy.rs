@@ -63,6 +63,7 @@ fn without_atomics(context: &Context, backend: &'static Backend) -> TestResult {
         rank: context.rank(),
         flush: true,
         check: true,
+        answers_last: false,
     };
     kernel.launch(4)?.finish(context.deadline())?;
     fixture.meet()
