@@ -16,7 +16,7 @@ use crate::message;
 use crate::transport::TransportKind;
 
 /// More than any record takes; checked before decoding.
-const MAX_RECORD: usize = 512;
+pub(crate) const MAX_RECORD: usize = 512;
 
 /// What an endpoint is to be. Fill in what differs from the default:
 ///
@@ -133,7 +133,11 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Record`] if it cannot be expressed, which does not happen.
     pub fn serialize(&self) -> Result<Vec<u8>> {
-        let record = EndpointRecord {
+        message::encode("endpoint", &self.record())
+    }
+
+    pub(crate) fn record(&self) -> EndpointRecord {
+        EndpointRecord {
             transport: self.config.transport,
             device: self.config.device,
             context: self.context.id(),
@@ -142,8 +146,7 @@ impl Endpoint {
             address: self.acceptor.local_addr(),
             queue: self.queue.as_ref().map(|queue| queue.record),
             socket: self.queue.as_ref().and_then(|_| self.socket()),
-        };
-        message::encode("endpoint", &record)
+        }
     }
 
     /// Where processes of this host reach it, where hosts have that.
@@ -199,13 +202,19 @@ impl HostSocket {
 impl EndpointRecord {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let record: Self = message::decode("endpoint", bytes, MAX_RECORD)?;
-        let detail = match &record.queue {
-            Some(queue) if record.transport.is_ib() => queue.check().err(),
-            None if !record.transport.is_ib() => None,
+        record.check()?;
+        Ok(record)
+    }
+
+    /// Refuses what no endpoint says of itself.
+    pub(crate) fn check(&self) -> Result<()> {
+        let detail = match &self.queue {
+            Some(queue) if self.transport.is_ib() => queue.check().err(),
+            None if !self.transport.is_ib() => None,
             _ => Some("its queue is not that of its transport"),
         };
         match detail {
-            None => Ok(record),
+            None => Ok(()),
             Some(detail) => Err(Error::Record {
                 what: "endpoint",
                 detail: detail.into(),

@@ -7,6 +7,7 @@
 //! | `MSCCLPP_CONNECTION_TIMEOUT` | 30 | seconds that a peer may take and acknowledge nothing before its connection fails |
 //! | `MSCCLPP_PROXY_STOP_TIMEOUT` | 5 | seconds that stopping or dropping a [`ProxyService`](crate::ProxyService) waits for what is under way |
 //! | `MSCCLPP_HCA_DEVICES` | | the HCAs that `IB0`, `IB1`, ... stand for: names with commas between, for example `soft0,soft1` |
+//! | `MSCCLPP_IB_GID_INDEX` | 0 | which GID of its HCA a [`GpuNetIoService`](crate::GpuNetIoService) uses |
 //! | `MSCCLPP_BOOTSTRAP_TIMEOUT` | 30 | seconds for each step with other ranks: collectives, and [`Pending::get`](crate::Pending::get) |
 //! | `MSCCLPP_SOCKET_IFNAME` | | which network interfaces to use: prefixes, `=exact`, `^excluded` |
 //! | `MSCCLPP_SOCKET_FAMILY` | | `AF_INET` or `AF_INET6` only |
@@ -28,6 +29,8 @@ pub struct Env {
     pub proxy_stop_timeout: Duration,
     /// `MSCCLPP_HCA_DEVICES`
     pub hca_devices: Vec<String>,
+    /// `MSCCLPP_IB_GID_INDEX`
+    pub gid_index: u32,
 }
 
 /// The environment as it was at the first call.
@@ -65,6 +68,11 @@ impl Env {
             connection_timeout: seconds("MSCCLPP_CONNECTION_TIMEOUT", 30),
             proxy_stop_timeout: seconds("MSCCLPP_PROXY_STOP_TIMEOUT", 5),
             hca_devices: names("MSCCLPP_HCA_DEVICES"),
+            gid_index: variable("MSCCLPP_IB_GID_INDEX").map_or(0, |text| {
+                tracing::info!("MSCCLPP_IB_GID_INDEX={text}");
+                // No HCA has such a GID: whoever uses it is told, instead of using another one.
+                text.trim().parse().unwrap_or(u32::MAX)
+            }),
         }
     }
 }
@@ -94,6 +102,10 @@ mod tests {
         let env = Env::read(|name| (name == "MSCCLPP_PROXY_STOP_TIMEOUT").then(|| " 0.25 ".into()));
         assert_eq!(env.proxy_stop_timeout, Duration::from_millis(250));
         assert_eq!(env.connection_timeout, Duration::from_secs(30));
+        let gid = |text: &'static str| {
+            Env::read(|name| (name == "MSCCLPP_IB_GID_INDEX").then(|| text.into())).gid_index
+        };
+        assert_eq!((gid(" 3"), gid("-1"), gid("x")), (3, u32::MAX, u32::MAX));
         let devices = |text: &'static str| {
             Env::read(|name| (name == "MSCCLPP_HCA_DEVICES").then(|| text.into())).hca_devices
         };

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::{
-    BasePortChannelDeviceHandle, PortChannelDeviceHandle, QueueChannel, QueueMemory,
+    AbiHeader, BasePortChannelDeviceHandle, FifoDeviceHandle, PortChannelDeviceHandle,
+    QueueChannel, QueueMemory,
 };
 
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::gpu_queue::{Ends, MemoryTable, QueueEnd};
+use crate::memory::RegisteredMemory;
 use crate::proxy_service::{Entry, Lane, MemoryId, ProxyService, SemaphoreId, Shared};
-use crate::semaphore::Host2DeviceSemaphore;
+use crate::semaphore::{Host2DeviceSemaphore, Semaphore};
 
 const MAKE: &str = "make a port channel";
 /// How long after its deadline a hand-shake may take to say why it failed.
@@ -26,10 +28,27 @@ const HANDSHAKE_ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// its queue. Keep the channel for as long as kernels use the handle.
 #[derive(Clone)]
 pub struct BasePortChannel {
-    service: Arc<Shared>,
+    behind: Behind,
     id: SemaphoreId,
     semaphore: Arc<Host2DeviceSemaphore>,
-    lane: Arc<Lane>,
+}
+
+/// What a channel has besides its semaphore and connection.
+#[derive(Clone)]
+enum Behind {
+    /// The service that it was made of.
+    Service {
+        shared: Arc<Shared>,
+        lane: Arc<Lane>,
+    },
+    /// Its own memories: the destination has id 0, the source id 1.
+    Own(Arc<OwnMemories>),
+}
+
+struct OwnMemories {
+    table: MemoryTable,
+    /// Kept registered for as long as kernels may name them.
+    _memories: [RegisteredMemory; 2],
 }
 
 impl BasePortChannel {
@@ -54,9 +73,21 @@ impl BasePortChannel {
                 detail: format!("semaphore {id} of the service belongs to another connection"),
             });
         }
-        let channel = Self {
+        let behind = Behind::Service {
+            shared: Arc::clone(shared),
             lane: Arc::clone(lane),
-            service: Arc::clone(shared),
+        };
+        Self::made(behind, id, semaphore)
+    }
+
+    /// Waits for the connection where kernels post themselves.
+    fn made(
+        behind: Behind,
+        id: SemaphoreId,
+        semaphore: Arc<Host2DeviceSemaphore>,
+    ) -> Result<Self> {
+        let channel = Self {
+            behind,
             id,
             semaphore,
         };
@@ -74,7 +105,7 @@ impl BasePortChannel {
         Ok(channel)
     }
 
-    /// Id of the semaphore that the proxy signals with.
+    /// Id of the semaphore that the proxy signals with; 0 without a proxy.
     pub fn semaphore_id(&self) -> SemaphoreId {
         self.id
     }
@@ -93,16 +124,20 @@ impl BasePortChannel {
     pub fn device_handle(&self) -> BasePortChannelDeviceHandle {
         let id = self.id.into();
         let semaphore = self.semaphore.device_handle();
-        let fifo = self.service.proxy.fifo();
+        let (fifo, flush, memories) = match &self.behind {
+            Behind::Service { shared, lane } => (
+                shared.proxy.fifo(),
+                lane.flush.address(),
+                lane.memories.as_ref().map_or(0, MemoryTable::address),
+            ),
+            Behind::Own(memories) => (no_fifo(), 0, memories.table.address()),
+        };
         match self.queue() {
-            None => {
-                let flush = self.lane.flush.address();
-                BasePortChannelDeviceHandle::new(id, semaphore, fifo, flush)
-            }
+            None => BasePortChannelDeviceHandle::new(id, semaphore, fifo, flush),
             Some(queue) => {
                 let channel = QueueChannel {
                     queue: queue.device_handle(),
-                    memories: self.lane.memories.as_ref().map_or(0, MemoryTable::address),
+                    memories,
                     token: self.semaphore.remote().as_peers(&queue.ends),
                     outbound: self.semaphore.outbound(),
                 };
@@ -155,6 +190,50 @@ impl PortChannel {
         let base = BasePortChannel::new(service, id, semaphore)?;
         let tables = &service.shared().tables;
         let (to, from) = (tables.memory(dst.into())?, tables.memory(src.into())?);
+        Self::bound_to(base, (dst, to), (src, from))
+    }
+
+    /// A channel without a service, for kernels that post themselves: over the connection of
+    /// `semaphore`, from `src` (memory of this process) to `dst` (the peer's). It counts signals for
+    /// itself; make a semaphore for each channel. To calls that name memory ids the destination is 0
+    /// and the source 1.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`] for a connection whose kernels do not post themselves: those need a
+    /// [`ProxyService`]. Those of [`new`](Self::new) besides.
+    pub fn on_queue(
+        semaphore: Semaphore,
+        dst: &RegisteredMemory,
+        src: &RegisteredMemory,
+    ) -> Result<Self> {
+        let connection = semaphore.connection();
+        let Some(queue) = connection.link().queue() else {
+            return Err(Error::InvalidUsage {
+                operation: MAKE,
+                detail: "the connection has no queue that kernels post to: make the channel of a \
+                         ProxyService"
+                    .into(),
+            });
+        };
+        let ids = [dst, src].map(RegisteredMemory::clone);
+        let table = MemoryTable::new(queue.ends, connection.local_device())?;
+        for (id, memory) in (0..).zip(&ids) {
+            table.set(id, memory)?;
+        }
+        let own = OwnMemories {
+            table,
+            _memories: ids,
+        };
+        let semaphore = Arc::new(Host2DeviceSemaphore::new(semaphore)?);
+        let base = BasePortChannel::made(Behind::Own(Arc::new(own)), 0.into(), semaphore)?;
+        Self::bound_to(base, (0.into(), dst), (1.into(), src))
+    }
+
+    fn bound_to(
+        base: BasePortChannel,
+        (dst, to): (MemoryId, &RegisteredMemory),
+        (src, from): (MemoryId, &RegisteredMemory),
+    ) -> Result<Self> {
         let bound = base.queue().map(|queue| Bound {
             dst: to.as_peers(&queue.ends),
             src: from.as_own(&queue.ends),
@@ -213,6 +292,23 @@ impl PortChannel {
                 PortChannelDeviceHandle::on_queue(base, (dst, bound.dst), (src, bound.src))
             }
         }
+    }
+}
+
+/// What stands for the FIFO where there is none. Kernels that post to a queue read nothing of it but
+/// that no status word belongs to it.
+fn no_fifo() -> FifoDeviceHandle {
+    FifoDeviceHandle {
+        abi: AbiHeader::of::<FifoDeviceHandle>(),
+        triggers: 0,
+        head: 0,
+        tail: 0,
+        tail_cache: 0,
+        size: 0,
+        reserved: 0,
+        size_mask: 0,
+        size_shift: 0,
+        status: 0,
     }
 }
 

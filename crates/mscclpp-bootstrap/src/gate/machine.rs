@@ -118,7 +118,6 @@ impl Machine {
     }
 
     /// Which use of the tag this is.
-    #[cfg(test)]
     pub(crate) fn turn(&self) -> u64 {
         self.turn
     }
@@ -173,6 +172,11 @@ impl Machine {
     /// How long sending to a neighbour may hold up the others.
     pub(crate) fn slot(&self) -> Duration {
         self.timing.slot()
+    }
+
+    /// When steps should have come to the gate.
+    pub(crate) fn hurry_at(&self) -> Duration {
+        self.timing.hurry_at()
     }
 
     /// When this rank gives up waiting.

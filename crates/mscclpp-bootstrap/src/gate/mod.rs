@@ -144,6 +144,21 @@ impl<'a> Gate<'a> {
         self.bootstrap.world_size()
     }
 
+    /// Which setup with this tag it is, counted from 0 and equal on all ranks: what tells messages
+    /// of one setup from those that an earlier one left behind. `None` where the bootstrap has no
+    /// [`Bootstrap::turns`].
+    #[must_use]
+    pub fn number(&self) -> Option<u64> {
+        Some(self.machine.turn()).filter(|turn| *turn != UNCOUNTED)
+    }
+
+    /// When a step should have come to the gate, whatever it still waits for, so that there is time
+    /// left to find out who does not answer.
+    #[must_use]
+    pub fn steps_end_at(&self) -> Instant {
+        self.start + self.machine.hurry_at()
+    }
+
     /// Comes to the gate of a phase with the outcome of this rank's step, and
     /// waits for all others. Returns what the step made when all ranks succeeded.
     ///

@@ -202,6 +202,11 @@ impl Communicator {
         Ok(self.shared.peers.find(connection)?.1)
     }
 
+    /// Marks a connection that was made elsewhere when its rank dies.
+    pub(crate) fn adopt(&self, connection: &Connection, rank: usize, tag: u32) {
+        self.shared.peers.enter(connection, rank, tag);
+    }
+
     fn line(&self, rank: usize, tag: u32) -> Result<Arc<Line>> {
         let world = self.shared.bootstrap.world_size();
         if rank >= world {

@@ -23,7 +23,7 @@ use crate::connection::Connection;
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointRecord};
 use crate::error::{Error, Result};
 use crate::ethernet::{self, EthernetTransport, Settings};
-use crate::gpu_queue::{Hcas, Turns, Watcher};
+use crate::gpu_queue::{Hcas, Watcher};
 use crate::loopback::Loopback;
 use crate::memory::{RegistrationTable, random_u64};
 use crate::status::StickyStatus;
@@ -61,7 +61,6 @@ struct Inner {
     hcas: Hcas,
     /// Made when the first queue needs it.
     watcher: Mutex<Option<Arc<Watcher>>>,
-    turns: Arc<Turns>,
     /// Ends of control streams within this context, by both endpoints' nonces: the first end leaves
     /// the other half for the second.
     meetings: Mutex<HashMap<[u8; 16], UnixStream>>,
@@ -99,7 +98,6 @@ impl Context {
                 table: Arc::default(),
                 acceptor: Mutex::default(),
                 watcher: Mutex::default(),
-                turns: Arc::default(),
                 meetings: Mutex::default(),
             }),
         })

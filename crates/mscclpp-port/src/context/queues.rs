@@ -14,8 +14,27 @@ use crate::gpu_queue::{
     self, Ends, GpuTransport, Handshake, QueueEnd, QueuePlan, QueueRecord, Route, Watcher,
 };
 use crate::status::StickyStatus;
+use crate::transport::TransportKind;
 
 impl Context {
+    /// Whether the HCA of an endpoint can do what is asked for; makes nothing.
+    pub(crate) fn check_capability(&self, config: &EndpointConfig) -> Result<()> {
+        config.check()?;
+        let EndpointConfig { transport, ib, .. } = config;
+        let hca = gpu_queue::hca_for(&self.inner.hcas, *transport, ib)?;
+        gpu_queue::check_local(*transport, ib, &hca.capabilities()).map(drop)
+    }
+
+    /// Whether the HCA's port can be used with a GID.
+    pub(crate) fn check_port(&self, transport: TransportKind, gid_index: u32) -> Result<()> {
+        self.inner.hcas.get(transport)?.check_port(gid_index)
+    }
+
+    /// Lets go of the HCAs that were opened, for a context that is not used any more.
+    pub(crate) fn close_hcas(&self) {
+        self.inner.hcas.close();
+    }
+
     /// The queue of an endpoint to be.
     pub(super) fn create_queue(&self, config: &EndpointConfig) -> Result<EndpointQueue> {
         let EndpointConfig { transport, ib, .. } = config;
@@ -27,6 +46,7 @@ impl Context {
             signal_mode: ib.signal_mode,
             blocks: ib.blocks(),
         })?;
+        gpu_queue::check_made(hca.name(), &*queue, ib)?;
         let record = QueueRecord::new(mode, ib.signal_mode, &capabilities, queue.address());
         Ok(EndpointQueue { queue, hca, record })
     }
@@ -34,12 +54,26 @@ impl Context {
     /// Begins to bring up a queue that kernels post to.
     pub(super) fn connect_queue(
         &self,
-        mut local: Endpoint,
+        local: Endpoint,
         remote: &EndpointRecord,
         theirs: &QueueRecord,
         status: &Arc<StickyStatus>,
         deadline: Deadline,
     ) -> Result<GpuTransport> {
+        let (end, handshake, route) = self.join_queue(local, remote, theirs, status, deadline)?;
+        GpuTransport::start(end, handshake, route, self.watcher()?)
+    }
+
+    /// An end of a connection, and what is needed to bring it up. From now on the other end's stream
+    /// is expected.
+    pub(crate) fn join_queue(
+        &self,
+        mut local: Endpoint,
+        remote: &EndpointRecord,
+        theirs: &QueueRecord,
+        status: &Arc<StickyStatus>,
+        deadline: Deadline,
+    ) -> Result<(QueueEnd, Handshake, Route)> {
         // The transports reach each other, so this one has a queue, too.
         let Some(EndpointQueue { queue, hca, record }) = local.queue.take() else {
             return Err(Error::IncompatibleTransports {
@@ -73,7 +107,6 @@ impl Context {
         let status = Arc::clone(status);
         let end = QueueEnd::new(queue, hca, status, ends, path, signal_mode, deadline);
         let handshake = Handshake {
-            turns: Arc::clone(&self.inner.turns),
             acceptor: Arc::clone(&local.acceptor),
             peer: remote.address,
             socket: remote.socket.and_then(|socket| socket.here()),
@@ -81,7 +114,7 @@ impl Context {
             stall_timeout: self.inner.config.stall_timeout,
             deadline,
         };
-        GpuTransport::start(end, handshake, route, self.watcher()?)
+        Ok((end, handshake, route))
     }
 
     /// The control stream between two endpoints of this context.
@@ -97,7 +130,7 @@ impl Context {
         Ok(ours)
     }
 
-    fn watcher(&self) -> Result<Arc<Watcher>> {
+    pub(crate) fn watcher(&self) -> Result<Arc<Watcher>> {
         let mut watcher = lock(&self.inner.watcher);
         if let Some(watcher) = &*watcher {
             return Ok(Arc::clone(watcher));

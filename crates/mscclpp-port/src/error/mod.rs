@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mlx5_queue::Syndrome;
-use mscclpp_bootstrap::BootstrapError;
+use mscclpp_bootstrap::gate::Reason;
+use mscclpp_bootstrap::{BootstrapError, SetupError};
 use mscclpp_device::abi::{Status, Trigger, TriggerError};
 
 pub use code::ErrorCode;
@@ -197,6 +198,51 @@ pub enum Error {
         operation: &'static str,
         /// Its error.
         source: Arc<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// An HCA made a queue that kernels cannot post to without help of the host, or that is not what
+    /// was asked for.
+    #[error("HCA {hca} made queue {queue:#x} and kernels cannot use it: {reason}")]
+    UnfitQueue {
+        /// Name of the HCA.
+        hca: String,
+        /// Number of the queue pair.
+        queue: u32,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// A setup of all ranks has failed. All of them get this error, the same on each while all live.
+    #[error(transparent)]
+    Setup(Arc<SetupError>),
+
+    /// A service is used before its setup has succeeded.
+    #[error("cannot {operation} before the service's setup has succeeded: {found}")]
+    NotSetUp {
+        /// What was asked for.
+        operation: &'static str,
+        /// What became of the setup.
+        found: &'static str,
+    },
+
+    /// A second setup of a service.
+    #[error("a service is set up once, and {found}: make a new service")]
+    SetUpAgain {
+        /// What became of the first one.
+        found: &'static str,
+    },
+
+    /// A queue that is not in the plan of the service's setup.
+    #[error(
+        "there is no queue {index} to rank {peer}: the setup made {count}, numbered from 0"
+    )]
+    NoQueue {
+        /// The peer.
+        peer: usize,
+        /// The number asked for.
+        index: u32,
+        /// How many there are.
+        count: u32,
     },
 
     /// A work request that a kernel posted has failed, and with it the queue. Ends the connection.
@@ -428,7 +474,17 @@ impl Error {
             | Error::HcaUnavailable { .. }
             | Error::QueueNotExclusive { .. }
             | Error::SourceGone { .. } => ErrorCode::InvalidUsage,
-            Error::Hca { .. } | Error::QueueNotExecuting { .. } => ErrorCode::SystemError,
+            Error::Hca { .. } | Error::QueueNotExecuting { .. } | Error::UnfitQueue { .. } => {
+                ErrorCode::SystemError
+            }
+            Error::Setup(error) => match error.reason {
+                Reason::Plan(_) => ErrorCode::InvalidUsage,
+                Reason::Silent => ErrorCode::Timeout,
+                _ => ErrorCode::RemoteError,
+            },
+            Error::NotSetUp { .. } | Error::SetUpAgain { .. } | Error::NoQueue { .. } => {
+                ErrorCode::InvalidUsage
+            }
             Error::Record { .. }
             | Error::Refused { .. }
             | Error::RefusedPeer { .. }

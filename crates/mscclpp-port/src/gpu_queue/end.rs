@@ -12,6 +12,8 @@ use mscclpp_device::abi::{QueueDeviceHandle, SignalMode};
 
 use super::control::{Arrived, Control, Message};
 use super::lock;
+use super::config::IbConfig;
+use super::policy::check_made;
 use super::provider::{GpuQueueProvider, HcaQueue, Path, QueueFault};
 use crate::context::ContextId;
 use crate::error::{Error, Result};
@@ -102,8 +104,18 @@ impl QueueEnd {
         self.ready.store(true, SeqCst);
     }
 
-    pub(super) fn queue(&self) -> &dyn HcaQueue {
+    pub(crate) fn queue(&self) -> &dyn HcaQueue {
         &*self.queue
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the queue works and is what was asked for.
+    pub(crate) fn check_queue(&self, config: &IbConfig) -> Result<()> {
+        check_made(self.hca.name(), self.queue(), config)?;
+        self.queue.fault().map_or(Ok(()), |fault| Err(self.error_of(fault)))
     }
 
     pub(super) fn control(&self) -> Option<&Control> {
@@ -140,7 +152,7 @@ impl QueueEnd {
     }
 
     /// Ends the connection with an error, unless it has ended already.
-    pub(super) fn fail(&self, error: Error) {
+    pub(crate) fn fail(&self, error: Error) {
         if self.status.fail(error.clone()) {
             if self.left.load(SeqCst) {
                 tracing::debug!(%error, "a connection has ended");

@@ -27,7 +27,7 @@ pub(crate) const CONTROL: &str = "mscclpp-port queue control";
 /// What a stream between two HCAs is made for.
 const WIRE: &str = "mscclpp-port HCA wire";
 /// How long the first request of a queue may take.
-const SELF_TEST: Duration = Duration::from_secs(5);
+pub(crate) const SELF_TEST: Duration = Duration::from_secs(5);
 /// How long two HCAs may take to greet each other.
 const GREETING: Duration = Duration::from_secs(5);
 /// How long to wait for a message before looking whether the connection is still wanted.
@@ -45,7 +45,6 @@ pub(crate) enum Route {
 
 /// What the hand-shake of one end needs.
 pub(crate) struct Handshake {
-    pub(crate) turns: Arc<Turns>,
     /// Where this context and the peer's accept connections.
     pub(crate) acceptor: Arc<Acceptor>,
     pub(crate) peer: SocketAddr,
@@ -68,6 +67,17 @@ impl Handshake {
     }
 
     fn bring_up(&self, end: &QueueEnd, route: Route) -> Result<()> {
+        self.attach(end, route)?;
+        self.wire(end)?;
+        end.check()?;
+        end.queue().connect(&end.path)?;
+        self.meet(end, Message::Connected)?;
+        test(end, SELF_TEST)?;
+        self.meet(end, Message::Tested)
+    }
+
+    /// The control stream between the two ends.
+    pub(crate) fn attach(&self, end: &QueueEnd, route: Route) -> Result<()> {
         match route {
             Route::Itself => {}
             Route::Context(stream) => end.set_control(Control::new(stream)),
@@ -78,16 +88,7 @@ impl Handshake {
                 end.set_control(Control::new(stream));
             }
         }
-        if let Some(control) = end.control()
-            && end.path.peer.hca != end.queue().address().hca
-        {
-            self.wire(end, control)?;
-        }
-        end.check()?;
-        end.queue().connect(&end.path)?;
-        self.meet(end, Message::Connected)?;
-        test(end)?;
-        self.meet(end, Message::Tested)
+        Ok(())
     }
 
     fn stream<S>(&self, end: &QueueEnd, arrival: Arrival<S>) -> Result<S> {
@@ -100,12 +101,15 @@ impl Handshake {
 
     /// Makes sure that the two HCAs reach each other. The end whose HCA has the smaller address
     /// decides and dials; so the many connections of a pair make one wire.
-    fn wire(&self, end: &QueueEnd, control: &Control) -> Result<()> {
+    pub(crate) fn wire(&self, end: &QueueEnd) -> Result<()> {
         let (own, peer) = (end.queue().address().hca, end.path.peer.hca);
+        let Some(control) = end.control().filter(|_| own != peer) else {
+            return Ok(());
+        };
         let rank = end.ends.rank;
         if own < peer {
             let given_up = || end.given_up() || self.deadline.expired();
-            let Some(_turn) = self.turns.take((own, peer), given_up) else {
+            let Some(_turn) = Turns::of_process().take((own, peer), given_up) else {
                 end.check()?;
                 return Err(self.timeout(end, "waiting for other connections of the same HCAs"));
             };
@@ -221,10 +225,10 @@ impl Handshake {
 }
 
 /// One request from the device side: adapters whose queues come up and execute nothing are known.
-fn test(end: &QueueEnd) -> Result<()> {
+pub(crate) fn test(end: &QueueEnd, timeout: Duration) -> Result<()> {
     // SAFETY: `end` keeps the queue until the call has returned. It runs a thread of its own that
     // ends within seconds of the timeout; no kernel has the handle yet.
-    let result = unsafe { self_test::run(end.device_handle(), SELF_TEST) };
+    let result = unsafe { self_test::run(end.device_handle(), timeout) };
     let rank = end.ends.rank;
     let number = end.queue().address().number;
     // A peer that left in the meantime does not answer.

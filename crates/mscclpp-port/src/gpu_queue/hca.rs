@@ -23,6 +23,8 @@ pub struct Hca(Source);
 enum Source {
     Named(String),
     Soft(mscclpp_softnic::Device),
+    #[cfg(all(test, not(loom)))]
+    Made(Arc<dyn Fn() -> Result<Arc<dyn GpuQueueProvider>> + Send + Sync>),
 }
 
 impl Hca {
@@ -38,12 +40,24 @@ impl Hca {
         match &self.0 {
             Source::Named(name) => name,
             Source::Soft(device) => device.name(),
+            #[cfg(all(test, not(loom)))]
+            Source::Made(_) => "made by a test",
         }
+    }
+
+    /// An HCA that a test opens in its own way.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn made(
+        make: impl Fn() -> Result<Arc<dyn GpuQueueProvider>> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Source::Made(Arc::new(make)))
     }
 
     fn open(&self, transport: TransportKind) -> Result<Arc<dyn GpuQueueProvider>> {
         let device = match &self.0 {
             Source::Soft(device) => device.clone(),
+            #[cfg(all(test, not(loom)))]
+            Source::Made(make) => return make(),
             Source::Named(name) => {
                 use mscclpp_softnic::{Device, DeviceConfig, Error as SoftError};
                 Device::open(name, DeviceConfig::default()).map_err(|error| match error {
@@ -111,6 +125,15 @@ impl Hcas {
             return Ok(Arc::clone(provider));
         }
         Ok(Arc::clone(opened.insert(hca.open(transport)?)))
+    }
+}
+
+impl Hcas {
+    /// Lets go of them; each is opened again when it is used again.
+    pub(crate) fn close(&self) {
+        for slot in &self.0 {
+            *lock(&slot.opened) = None;
+        }
     }
 }
 

@@ -30,16 +30,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use config::{IbConfig, IbMode};
 pub(crate) use end::{Ends, QueueEnd};
-pub(crate) use handshake::{CONTROL, Handshake, Route};
+pub(crate) use handshake::{CONTROL, Handshake, Route, SELF_TEST, test};
 pub use hca::Hca;
 pub(crate) use hca::Hcas;
 pub(crate) use memories::MemoryTable;
-pub(crate) use policy::{QueueRecord, check_local, hca_for, join};
-pub(crate) use provider::{GpuQueueProvider, HcaQueue, HcaRegistration, QueuePlan, WriteOrdering};
+pub(crate) use policy::{QueueRecord, check_local, check_made, hca_for, join};
+pub(crate) use provider::{
+    GpuQueueProvider, HcaQueue, HcaRegistration, Path, QueuePlan, WriteOrdering,
+};
 #[cfg(all(test, not(loom)))]
 pub(crate) use provider::{HcaAddress, QueueAddress};
 pub(crate) use transport::GpuTransport;
-pub(crate) use turns::Turns;
 pub(crate) use watcher::Watcher;
 
 /// Locks, and goes on with the data if another thread panicked while it held the lock: every critical

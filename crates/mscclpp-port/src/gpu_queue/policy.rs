@@ -5,14 +5,17 @@
 use std::sync::Arc;
 
 use mlx5_queue::RingSize;
-use mscclpp_device::abi::SignalMode;
+use mscclpp_device::abi::{QueueForm, SignalMode};
 use serde::{Deserialize, Serialize};
 
 use super::config::{IbConfig, IbMode};
 use super::hca::Hcas;
-use super::provider::{GpuQueueProvider, HcaCapabilities, Mtu, Path, QueueAddress};
+use super::provider::{GpuQueueProvider, HcaCapabilities, HcaQueue, Mtu, Path, QueueAddress};
 use crate::error::{Error, Result};
 use crate::transport::TransportKind;
+
+/// What numbers queue pairs have.
+const QUEUE_NUMBERS: std::ops::Range<u32> = 1..1 << 24;
 
 /// What an endpoint over an HCA tells its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +53,7 @@ impl QueueRecord {
         if self.mode == IbMode::Default {
             return Err("its mode is not resolved");
         }
-        if !(1..1 << 24).contains(&self.queue.number) {
+        if !QUEUE_NUMBERS.contains(&self.queue.number) {
             return Err("its queue number is impossible");
         }
         Ok(())
@@ -118,6 +121,50 @@ pub(crate) fn check_local(
         ));
     }
     Ok(mode)
+}
+
+/// Whether a queue that was made is one that kernels can post to without help of the host. Nothing is
+/// taken on trust that kernels would only find out by waiting for ever.
+pub(crate) fn check_made(hca: &str, queue: &dyn HcaQueue, config: &IbConfig) -> Result<()> {
+    let (handle, number) = (queue.device_handle(), queue.address().number);
+    let wrong = if let Err(error) = handle.check() {
+        error.to_string()
+    } else if handle.number != number || !QUEUE_NUMBERS.contains(&number) {
+        format!("its number is {number:#x} to peers and {:#x} to kernels", handle.number)
+    } else if handle.doorbell == 0 || handle.doorbell % 8 != 0 {
+        "kernels cannot ring its doorbell themselves".into()
+    } else if handle.record == 0 || handle.record % 4 != 0 {
+        "it has no doorbell record".into()
+    } else if handle.record_in_host_memory != 0 {
+        "its doorbell record is not in device memory".into()
+    } else if handle.send_ring == 0 || handle.blocks != config.blocks() {
+        format!(
+            "its send ring holds {} requests, not {}",
+            handle.blocks,
+            config.blocks()
+        )
+    } else if handle.completions == 0 || handle.completion_entries < handle.blocks {
+        format!(
+            "its completion ring holds {} entries for {} requests, or is not in device memory",
+            handle.completion_entries, handle.blocks
+        )
+    } else if handle.state == 0 || handle.scratch == 0 {
+        "it has no memory for its state or for results of atomics".into()
+    } else if handle.form != config.queue_form as u32
+        || handle.signal_mode != config.signal_mode as u32
+        || (config.queue_form == QueueForm::Shared && (handle.ready == 0 || handle.signal_every != 1))
+    {
+        "it is of another form than was asked for".into()
+    } else if handle.max_message == 0 {
+        "it takes no message".into()
+    } else {
+        return Ok(());
+    };
+    Err(Error::UnfitQueue {
+        hca: hca.into(),
+        queue: number,
+        reason: wrong,
+    })
 }
 
 /// Whether two endpoints fit together, and the path between their queues as the first sees it.

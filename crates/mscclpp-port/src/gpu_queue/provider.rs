@@ -124,6 +124,9 @@ pub(crate) trait GpuQueueProvider: Send + Sync {
 
     fn capabilities(&self) -> HcaCapabilities;
 
+    /// Whether its port is up and has an address at this index of its table of GIDs.
+    fn check_port(&self, gid_index: u32) -> Result<()>;
+
     /// Gives `len` bytes at `offset` of a buffer a key; the range was checked.
     fn register(
         &self,
@@ -162,8 +165,21 @@ pub(crate) trait HcaRegistration: Send + Sync {
 pub(crate) trait HcaQueue: Send + Sync {
     fn address(&self) -> QueueAddress;
 
+    /// To INIT.
+    fn init(&self) -> Result<()>;
+
+    /// To RTR: from now on it answers the queue at the other end.
+    fn ready_to_receive(&self, path: &Path) -> Result<()>;
+
+    /// To RTS: from now on it sends.
+    fn ready_to_send(&self, path: &Path) -> Result<()>;
+
     /// Through INIT and RTR to RTS.
-    fn connect(&self, path: &Path) -> Result<()>;
+    fn connect(&self, path: &Path) -> Result<()> {
+        self.init()?;
+        self.ready_to_receive(path)?;
+        self.ready_to_send(path)
+    }
 
     /// What kernels need to post. Valid while the queue lives.
     fn device_handle(&self) -> QueueDeviceHandle;

@@ -67,6 +67,20 @@ impl GpuQueueProvider for SoftHca {
         }
     }
 
+    fn check_port(&self, gid_index: u32) -> Result<()> {
+        if gid_index == 0 {
+            return Ok(());
+        }
+        Err(Error::InvalidUsage {
+            operation: "use a GID of an HCA",
+            detail: format!(
+                "index {gid_index} was asked for (MSCCLPP_IB_GID_INDEX), and {}, a NIC in \
+                 software, has one GID, at index 0",
+                self.name()
+            ),
+        })
+    }
+
     fn register(
         &self,
         buffer: &Buffer,
@@ -225,13 +239,7 @@ impl HcaQueue for SoftQueue {
         }
     }
 
-    fn connect(&self, path: &Path) -> Result<()> {
-        let refused = |error| Error::hca(self.device.name(), "connect a queue pair", error);
-        let queue = QueueNumber::new(path.peer.number).map_err(refused)?;
-        let remote = nic::QueueAddress {
-            device: nic::DeviceAddress(path.peer.hca.0),
-            queue,
-        };
+    fn init(&self) -> Result<()> {
         self.step(
             "bring a queue pair to INIT",
             nic::Transition::Init(nic::InitAttributes {
@@ -239,7 +247,16 @@ impl HcaQueue for SoftQueue {
                 remote_read: true,
                 remote_atomic: self.device.capabilities().atomics,
             }),
-        )?;
+        )
+    }
+
+    fn ready_to_receive(&self, path: &Path) -> Result<()> {
+        let refused = |error| Error::hca(self.device.name(), "connect a queue pair", error);
+        let queue = QueueNumber::new(path.peer.number).map_err(refused)?;
+        let remote = nic::QueueAddress {
+            device: nic::DeviceAddress(path.peer.hca.0),
+            queue,
+        };
         self.step(
             "bring a queue pair to RTR",
             nic::Transition::ReadyToReceive(nic::ReceiveAttributes {
@@ -247,7 +264,10 @@ impl HcaQueue for SoftQueue {
                 max_outstanding_reads: path.outstanding_reads,
                 ..nic::ReceiveAttributes::new(remote)
             }),
-        )?;
+        )
+    }
+
+    fn ready_to_send(&self, path: &Path) -> Result<()> {
         self.step(
             "bring a queue pair to RTS",
             nic::Transition::ReadyToSend(nic::SendAttributes {

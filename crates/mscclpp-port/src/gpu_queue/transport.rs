@@ -48,6 +48,19 @@ impl GpuTransport {
         })
     }
 
+    /// An end that is connected already.
+    pub(crate) fn adopt(end: QueueEnd, watcher: Arc<Watcher>) -> Result<Self> {
+        let end = Arc::new(end);
+        end.set_ready();
+        let transport = Self {
+            end: Arc::clone(&end),
+            watcher: Arc::clone(&watcher),
+            handshake: None,
+        };
+        watcher.add(end)?;
+        Ok(transport)
+    }
+
     fn host_post(&self, operation: &'static str) -> Result<()> {
         self.end.status.check()?;
         Err(Error::Unsupported {

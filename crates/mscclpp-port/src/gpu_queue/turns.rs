@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-//! One at a time for each pair of HCAs: several connections of a pair need one wire between them.
+//! One at a time for each pair of HCAs: several connections of a pair need one wire between them, also
+//! those of different contexts.
 
 use std::collections::HashSet;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::provider::HcaAddress;
@@ -14,7 +15,7 @@ type Pair = (HcaAddress, HcaAddress);
 
 /// The pairs that are being wired.
 #[derive(Default)]
-pub(crate) struct Turns {
+pub(super) struct Turns {
     taken: Mutex<HashSet<Pair>>,
     changed: Condvar,
 }
@@ -26,6 +27,13 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turns {
+    /// Of all contexts in this process: they may share an HCA, and a process has all connections of
+    /// its HCAs.
+    pub(super) fn of_process() -> &'static Self {
+        static TURNS: LazyLock<Turns> = LazyLock::new(Turns::default);
+        &TURNS
+    }
+
     /// Waits for the turn, until it is not wanted any more.
     pub(super) fn take(&self, pair: Pair, given_up: impl Fn() -> bool) -> Option<Turn<'_>> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT
+//! This rank's queues, from the first allocation to connections that can be handed out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mscclpp_bootstrap::{Deadline, Plan, Tag};
+
+use super::GpuNetIoService;
+use super::record::EdgeRecord;
+use crate::connection::Connection;
+use crate::context::Context;
+use crate::endpoint::{Endpoint, EndpointConfig, EndpointRecord};
+use crate::error::{Error, Result};
+use crate::gpu_queue::{self, GpuTransport, Handshake, Path, QueueEnd, Route, SELF_TEST};
+use crate::status::StickyStatus;
+
+/// The number that setups take among the layers between users and bootstrap.
+const LAYER: u8 = 2;
+/// A queue gets at least so long to execute its first request, even when other steps took all the
+/// time.
+const SHORTEST_TEST: Duration = Duration::from_millis(50);
+
+/// Queues that are not connected, with the peers that they are for: in order of peer and index.
+pub(super) struct Allocated(Vec<(usize, Vec<Endpoint>)>);
+
+impl Allocated {
+    /// The queues of a plan, and nothing else.
+    pub(super) fn new(context: &Context, config: EndpointConfig, plan: &Plan) -> Result<Self> {
+        let edge = |(peer, count)| {
+            let queues = (0..count).map(|_| context.create_endpoint(config));
+            Ok((peer, queues.collect::<Result<_>>()?))
+        };
+        plan.peers().map(edge).collect::<Result<_>>().map(Self)
+    }
+
+    /// Tells the peers of a plan what they need to know, and hears of them. Each queue is then an end
+    /// whose other end is known.
+    pub(super) fn exchange(
+        self,
+        service: &GpuNetIoService,
+        setup: (u32, Option<u64>),
+        deadline: Deadline,
+    ) -> Result<Joined> {
+        let (tag, number) = (Tag::layered(LAYER, setup.0), setup.1);
+        let bootstrap = service.bootstrap();
+        for (peer, queues) in &self.0 {
+            let record = EdgeRecord {
+                setup: number,
+                queues: queues.iter().map(Endpoint::record).collect(),
+            };
+            (bootstrap.send(*peer, tag, &record.encode()?, deadline)).map_err(|error| {
+                Error::bootstrap(format!("telling rank {peer} of queues"), *peer, error)
+            })?;
+        }
+        let context = service.communicator.context();
+        let mut queues = Vec::new();
+        for (peer, endpoints) in self.0 {
+            let record = loop {
+                let bytes = (bootstrap.recv(peer, tag, deadline)).map_err(|error| {
+                    Error::bootstrap(format!("waiting for queues of rank {peer}"), peer, error)
+                })?;
+                let record = EdgeRecord::decode(&bytes)?;
+                if !record.is_stale(number)? {
+                    break record;
+                }
+            };
+            if record.queues.len() != endpoints.len() {
+                return Err(Error::Record {
+                    what: "edge",
+                    detail: format!(
+                        "rank {peer} made {} queues where {} were agreed on",
+                        record.queues.len(),
+                        endpoints.len()
+                    ),
+                });
+            }
+            for (index, (endpoint, remote)) in endpoints.into_iter().zip(&record.queues).enumerate()
+            {
+                let queue = Joint::new(context, endpoint, (peer, remote), deadline)?;
+                queues.push((index == 0, queue));
+            }
+        }
+        Ok(Joined(queues))
+    }
+}
+
+/// One queue whose other end is known.
+struct Joint {
+    peer: usize,
+    end: QueueEnd,
+    handshake: Handshake,
+    route: Option<Route>,
+    remote: crate::transport::TransportKind,
+    status: Arc<StickyStatus>,
+}
+
+impl Joint {
+    fn new(
+        context: &Context,
+        endpoint: Endpoint,
+        (peer, remote): (usize, &EndpointRecord),
+        deadline: Deadline,
+    ) -> Result<Self> {
+        let config = endpoint.config;
+        let theirs = (remote.queue.as_ref())
+            .filter(|_| remote.rank() == Some(peer))
+            .ok_or_else(|| Error::Record {
+                what: "endpoint",
+                detail: format!("it is no queue of rank {peer}"),
+            })?;
+        if !config.transport.reaches(remote.transport) {
+            return Err(Error::IncompatibleTransports {
+                local: config.transport,
+                remote: remote.transport,
+            });
+        }
+        let status = StickyStatus::new();
+        let (end, handshake, route) =
+            context.join_queue(endpoint, remote, theirs, &status, deadline)?;
+        Ok(Self {
+            peer,
+            end,
+            handshake,
+            route: Some(route),
+            remote: remote.transport,
+            status,
+        })
+    }
+}
+
+/// Queues whose other ends are known, each with whether it is the first to its peer.
+pub(super) struct Joined(Vec<(bool, Joint)>);
+
+impl Joined {
+    /// Makes the streams by which ends tell each other of failures, and the wires that the HCAs need.
+    /// All ranks go through their peers in the order of ranks, so that no two wait for each other.
+    pub(super) fn wire(&mut self) -> Result<()> {
+        let result = self.try_wire();
+        if let Err(error) = &result {
+            // Those that wait for this rank are told.
+            for (_, queue) in &self.0 {
+                queue.end.fail(error.clone());
+            }
+        }
+        result
+    }
+
+    fn try_wire(&mut self) -> Result<()> {
+        for (_, queue) in &mut self.0 {
+            if let Some(route) = queue.route.take() {
+                queue.handshake.attach(&queue.end, route)?;
+            }
+        }
+        for (first, queue) in &self.0 {
+            if *first {
+                queue.handshake.wire(&queue.end)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A step of every queue; the first that fails ends it.
+    pub(super) fn each(&self, step: impl Fn(&QueueEnd, &Path) -> Result<()>) -> Result<()> {
+        (self.0.iter()).try_for_each(|(_, queue)| step(&queue.end, queue.end.path()))
+    }
+
+    /// One request on every queue.
+    pub(super) fn test(&self, deadline: Deadline) -> Result<()> {
+        self.each(|end, _| {
+            let timeout = SELF_TEST.min(deadline.remaining()).max(SHORTEST_TEST);
+            gpu_queue::test(end, timeout)
+        })
+    }
+
+    /// Hands the queues to the watcher, and makes connections of them, each with its peer. A queue
+    /// that has failed meanwhile is found.
+    pub(super) fn publish(
+        self,
+        context: &Context,
+        config: EndpointConfig,
+    ) -> Result<Vec<(usize, Connection)>> {
+        self.each(|end, _| end.check_queue(&config.ib))?;
+        let mut connections = Vec::new();
+        for (_, queue) in self.0 {
+            let transport = GpuTransport::adopt(queue.end, context.watcher()?)?;
+            let (link, peer) = (Box::new(transport), queue.peer);
+            let made = Connection::new(link, queue.status, Some(peer), config, queue.remote);
+            connections.push((peer, made));
+        }
+        Ok(connections)
+    }
+}
