@@ -60,8 +60,8 @@ impl Allocated {
                 let bytes = (bootstrap.recv(peer, tag, deadline)).map_err(|error| {
                     Error::bootstrap(format!("waiting for queues of rank {peer}"), peer, error)
                 })?;
-                let record = EdgeRecord::decode(&bytes)?;
-                if !record.is_stale(number)? {
+                let record = EdgeRecord::decode(&bytes).map_err(|error| of_peer(peer, &error))?;
+                if !record.is_stale(number).map_err(|error| of_peer(peer, &error))? {
                     break record;
                 }
             };
@@ -82,6 +82,14 @@ impl Allocated {
             }
         }
         Ok(Joined(queues))
+    }
+}
+
+/// A record that cannot be used, with whose it is.
+fn of_peer(peer: usize, error: &Error) -> Error {
+    Error::Record {
+        what: "edge",
+        detail: format!("rank {peer} sent it: {error}"),
     }
 }
 

@@ -138,7 +138,7 @@ impl Handshake {
                     Arrival::dialling(id, key, (rank, self.peer), self.deadline),
                 )?),
             };
-            return end.hca.wire(stream, GREETING);
+            return end.hca.wire(stream, self.greeting());
         }
         match self.next(end, control)? {
             Message::Wire {
@@ -156,7 +156,7 @@ impl Handshake {
                     let arrival = Arrival::accepting(acceptor, id, key, names, self.deadline);
                     WireStream::Tcp(self.stream(end, arrival)?)
                 };
-                end.hca.wire(stream, GREETING)
+                end.hca.wire(stream, self.greeting())
             }
             Message::Wired => {
                 // Another connection's hand-shake may be about to plug this end in.
@@ -171,6 +171,10 @@ impl Handshake {
             }
             _ => Err(out_of_step(end)),
         }
+    }
+
+    fn greeting(&self) -> Duration {
+        GREETING.min(self.deadline.remaining())
     }
 
     /// The key of a wire: of the job, and of what the peer said over its proven stream.

@@ -39,7 +39,11 @@ pub(crate) use provider::{
     GpuQueueProvider, HcaQueue, HcaRegistration, Path, QueuePlan, WriteOrdering,
 };
 #[cfg(all(test, not(loom)))]
-pub(crate) use provider::{HcaAddress, QueueAddress};
+pub(crate) use provider::{
+    HcaAddress, HcaCapabilities, QueueAddress, QueueFault, WireStream,
+};
+#[cfg(all(test, not(loom)))]
+pub(crate) use soft::SoftHca;
 pub(crate) use transport::GpuTransport;
 pub(crate) use watcher::Watcher;
 

@@ -25,13 +25,13 @@ use crate::memory::Access;
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_micros(268_435);
 
 /// A NIC in software, and the protection domain of this context on it.
-pub(super) struct SoftHca {
+pub(crate) struct SoftHca {
     device: nic::Device,
     domain: nic::ProtectionDomain,
 }
 
 impl SoftHca {
-    pub(super) fn new(device: nic::Device) -> Result<Self> {
+    pub(crate) fn new(device: nic::Device) -> Result<Self> {
         let domain = (device.allocate_domain())
             .map_err(|error| Error::hca(device.name(), "allocate a protection domain", error))?;
         Ok(Self { device, domain })

@@ -1,1 +1,8 @@
 // SPDX-License-Identifier: MIT
+//! Setups of several ranks, which are threads, over the project's own bootstrap and NICs in software.
+
+mod faults;
+mod faulty;
+mod points;
+mod usage;
+mod world;
