@@ -81,11 +81,7 @@ impl BasePortChannel {
     }
 
     /// Waits for the connection where kernels post themselves.
-    fn made(
-        behind: Behind,
-        id: SemaphoreId,
-        semaphore: Arc<Host2DeviceSemaphore>,
-    ) -> Result<Self> {
+    fn made(behind: Behind, id: SemaphoreId, semaphore: Arc<Host2DeviceSemaphore>) -> Result<Self> {
         let channel = Self {
             behind,
             id,

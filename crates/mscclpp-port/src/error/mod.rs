@@ -233,9 +233,7 @@ pub enum Error {
     },
 
     /// A queue that is not in the plan of the service's setup.
-    #[error(
-        "there is no queue {index} to rank {peer}: the setup made {count}, numbered from 0"
-    )]
+    #[error("there is no queue {index} to rank {peer}: the setup made {count}, numbered from 0")]
     NoQueue {
         /// The peer.
         peer: usize,

@@ -61,7 +61,10 @@ impl Allocated {
                     Error::bootstrap(format!("waiting for queues of rank {peer}"), peer, error)
                 })?;
                 let record = EdgeRecord::decode(&bytes).map_err(|error| of_peer(peer, &error))?;
-                if !record.is_stale(number).map_err(|error| of_peer(peer, &error))? {
+                if !record
+                    .is_stale(number)
+                    .map_err(|error| of_peer(peer, &error))?
+                {
                     break record;
                 }
             };

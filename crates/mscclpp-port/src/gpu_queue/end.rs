@@ -10,9 +10,9 @@ use mlx5_queue::Opcode;
 use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::{QueueDeviceHandle, SignalMode};
 
+use super::config::IbConfig;
 use super::control::{Arrived, Control, Message};
 use super::lock;
-use super::config::IbConfig;
 use super::policy::check_made;
 use super::provider::{GpuQueueProvider, HcaQueue, Path, QueueFault};
 use crate::context::ContextId;
@@ -115,7 +115,9 @@ impl QueueEnd {
     /// Whether the queue works and is what was asked for.
     pub(crate) fn check_queue(&self, config: &IbConfig) -> Result<()> {
         check_made(self.hca.name(), self.queue(), config)?;
-        self.queue.fault().map_or(Ok(()), |fault| Err(self.error_of(fault)))
+        self.queue
+            .fault()
+            .map_or(Ok(()), |fault| Err(self.error_of(fault)))
     }
 
     pub(super) fn control(&self) -> Option<&Control> {

@@ -39,9 +39,7 @@ pub(crate) use provider::{
     GpuQueueProvider, HcaQueue, HcaRegistration, Path, QueuePlan, WriteOrdering,
 };
 #[cfg(all(test, not(loom)))]
-pub(crate) use provider::{
-    HcaAddress, HcaCapabilities, QueueAddress, QueueFault, WireStream,
-};
+pub(crate) use provider::{HcaAddress, HcaCapabilities, QueueAddress, QueueFault, WireStream};
 #[cfg(all(test, not(loom)))]
 pub(crate) use soft::SoftHca;
 pub(crate) use transport::GpuTransport;

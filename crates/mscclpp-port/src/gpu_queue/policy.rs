@@ -130,7 +130,10 @@ pub(crate) fn check_made(hca: &str, queue: &dyn HcaQueue, config: &IbConfig) -> 
     let wrong = if let Err(error) = handle.check() {
         error.to_string()
     } else if handle.number != number || !QUEUE_NUMBERS.contains(&number) {
-        format!("its number is {number:#x} to peers and {:#x} to kernels", handle.number)
+        format!(
+            "its number is {number:#x} to peers and {:#x} to kernels",
+            handle.number
+        )
     } else if handle.doorbell == 0 || handle.doorbell % 8 != 0 {
         "kernels cannot ring its doorbell themselves".into()
     } else if handle.record == 0 || handle.record % 4 != 0 {
@@ -152,7 +155,8 @@ pub(crate) fn check_made(hca: &str, queue: &dyn HcaQueue, config: &IbConfig) -> 
         "it has no memory for its state or for results of atomics".into()
     } else if handle.form != config.queue_form as u32
         || handle.signal_mode != config.signal_mode as u32
-        || (config.queue_form == QueueForm::Shared && (handle.ready == 0 || handle.signal_every != 1))
+        || (config.queue_form == QueueForm::Shared
+            && (handle.ready == 0 || handle.signal_every != 1))
     {
         "it is of another form than was asked for".into()
     } else if handle.max_message == 0 {
