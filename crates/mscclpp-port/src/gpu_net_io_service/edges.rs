@@ -34,14 +34,13 @@ impl Allocated {
         plan.peers().map(edge).collect::<Result<_>>().map(Self)
     }
 
-    /// Tells the peers of a plan what they need to know, and hears of them. Each queue is then an end
-    /// whose other end is known.
-    pub(super) fn exchange(
-        self,
+    /// Tells the peers of a plan what they need to know of the queues.
+    pub(super) fn send(
+        &self,
         service: &GpuNetIoService,
         setup: (u32, Option<u64>),
         deadline: Deadline,
-    ) -> Result<Joined> {
+    ) -> Result<()> {
         let (tag, number) = (Tag::layered(LAYER, setup.0), setup.1);
         let bootstrap = service.bootstrap();
         for (peer, queues) in &self.0 {
@@ -53,6 +52,18 @@ impl Allocated {
                 Error::bootstrap(format!("telling rank {peer} of queues"), *peer, error)
             })?;
         }
+        Ok(())
+    }
+
+    /// Hears of the peers' queues. Each of the own ones is then an end whose other end is known.
+    pub(super) fn receive(
+        self,
+        service: &GpuNetIoService,
+        setup: (u32, Option<u64>),
+        deadline: Deadline,
+    ) -> Result<Joined> {
+        let (tag, number) = (Tag::layered(LAYER, setup.0), setup.1);
+        let bootstrap = service.bootstrap();
         let context = service.communicator.context();
         let mut queues = Vec::new();
         for (peer, endpoints) in self.0 {

@@ -72,8 +72,11 @@ pub(super) fn run(
     let allocated = Allocated::new(context, config, &plan);
     let allocated = phases.pass("allocate", allocated)?;
 
-    let (number, ends) = (phases.gate.number(), phases.step_ends());
-    let joined = allocated.exchange(service, (tag, number), ends);
+    // First all send, and then all receive: nobody waits for one that could not send.
+    let setup = (tag, phases.gate.number());
+    let sent = allocated.send(service, setup, phases.step_ends());
+    phases.pass("exchange", sent)?;
+    let joined = allocated.receive(service, setup, phases.step_ends());
     let mut joined = phases.pass("exchange", joined)?;
     let wired = joined.wire();
     phases.pass_together("wire", wired)?;

@@ -21,7 +21,7 @@ use crate::status::StickyStatus;
 use crate::transport::TransportKind;
 
 /// How long a peer that refused a request of this end waits for this end's own, more telling error.
-const OWN_ERROR_WITHIN: Duration = Duration::from_millis(250);
+pub(super) const OWN_ERROR_WITHIN: Duration = Duration::from_millis(250);
 
 /// Ends a wait of the hand-shake.
 pub(super) type Cancel = Box<dyn Fn() + Send + Sync>;

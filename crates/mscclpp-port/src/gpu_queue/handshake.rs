@@ -4,6 +4,7 @@
 //! queue pair's states, and one request from the device side. Neither end goes on to the next step
 //! that needs the other's queue before the other has said that it is there.
 
+use std::cell::OnceCell;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use mscclpp_device::self_test::{self, SelfTestError};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::control::{Arrived, Control, Message};
-use super::end::QueueEnd;
+use super::end::{OWN_ERROR_WITHIN, QueueEnd};
 use super::provider::WireStream;
 use super::turns::Turns;
 use crate::arrival::Arrival;
@@ -94,9 +95,20 @@ impl Handshake {
     fn stream<S>(&self, end: &QueueEnd, arrival: Arrival<S>) -> Result<S> {
         let Arrival { wait, cancel } = arrival;
         end.set_cancel(Some(cancel));
-        let stream = wait(&|| end.given_up());
+        // Where there is a control stream already, the other end says by it when it gives up.
+        let last = OnceCell::new();
+        let left = || {
+            let word = end
+                .control()
+                .and_then(|control| end.meaning(control.receive()));
+            word.is_some_and(|error| last.set(error).is_ok())
+        };
+        let stream = wait(&|| end.given_up() || last.get().is_some() || left());
         end.set_cancel(None);
-        stream
+        match last.into_inner() {
+            Some(error) => Err(error),
+            None => stream,
+        }
     }
 
     /// Makes sure that the two HCAs reach each other. The end whose HCA has the smaller address
@@ -138,7 +150,7 @@ impl Handshake {
                     Arrival::dialling(id, key, (rank, self.peer), self.deadline),
                 )?),
             };
-            return end.hca.wire(stream, self.greeting());
+            return self.link(end, stream);
         }
         match self.next(end, control)? {
             Message::Wire {
@@ -156,7 +168,7 @@ impl Handshake {
                     let arrival = Arrival::accepting(acceptor, id, key, names, self.deadline);
                     WireStream::Tcp(self.stream(end, arrival)?)
                 };
-                end.hca.wire(stream, self.greeting())
+                self.link(end, stream)
             }
             Message::Wired => {
                 // Another connection's hand-shake may be about to plug this end in.
@@ -173,8 +185,29 @@ impl Handshake {
         }
     }
 
-    fn greeting(&self) -> Duration {
-        GREETING.min(self.deadline.remaining())
+    /// Links the two HCAs. When it is the other end that cannot, its own error tells more than the
+    /// stream that it leaves.
+    fn link(&self, end: &QueueEnd, stream: WireStream) -> Result<()> {
+        let timeout = GREETING.min(self.deadline.remaining());
+        end.hca.wire(stream, timeout).map_err(|error| {
+            let error = match error {
+                Error::PeerDown { cause, .. } => end.peer_down(cause),
+                error => return error,
+            };
+            let deadline = self.deadline.at_most(OWN_ERROR_WITHIN);
+            loop {
+                let Some(control) = end.control() else {
+                    return error;
+                };
+                if let Some(last) = end.meaning(control.receive()) {
+                    return last;
+                }
+                if deadline.expired() {
+                    return error;
+                }
+                control.park(deadline.remaining());
+            }
+        })
     }
 
     /// The key of a wire: of the job, and of what the peer said over its proven stream.

@@ -145,7 +145,7 @@ pub(crate) trait GpuQueueProvider: Send + Sync {
     fn reaches(&self, hca: HcaAddress) -> bool;
 
     /// Wires the fabric: a stream to the process of another HCA, which does the same at the same
-    /// time.
+    /// time. [`Error::PeerDown`](crate::Error::PeerDown) if the other end leaves the stream.
     fn wire(&self, stream: WireStream, timeout: Duration) -> Result<()>;
 
     /// A descriptor that is readable while there may be news of queues.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! HCAs that are NICs in software.
 
+use std::io;
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -40,6 +41,18 @@ impl SoftHca {
     fn failed(&self, operation: &'static str) -> impl Fn(nic::Error) -> Error + '_ {
         move |error| Error::hca(self.device.name(), operation, error)
     }
+}
+
+/// Whether the other end of a stream has closed it.
+fn is_left(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    let kinds = [
+        BrokenPipe,
+        ConnectionAborted,
+        ConnectionReset,
+        UnexpectedEof,
+    ];
+    kinds.contains(&error.kind())
 }
 
 /// A range of a buffer as the NIC sees it, which keeps the buffer alive.
@@ -169,7 +182,13 @@ impl GpuQueueProvider for SoftHca {
         };
         (self.device.link(stream, timeout))
             .map(drop)
-            .map_err(self.failed("link it to the peer's"))
+            .map_err(|error| match &error {
+                nic::Error::Link { source, .. } if is_left(source) => Error::PeerDown {
+                    rank: None,
+                    cause: error.to_string(),
+                },
+                _ => self.failed("link it to the peer's")(error),
+            })
     }
 
     fn news(&self) -> Option<BorrowedFd<'_>> {

@@ -185,8 +185,10 @@ impl HcaQueue for FaultyQueue {
 
     fn device_handle(&self) -> QueueDeviceHandle {
         let mut handle = self.inner.device_handle();
-        if let Some(Act::Handle(change)) = self.script.act(Call::Handle) {
-            change(&mut handle);
+        match self.script.act(Call::Handle) {
+            Some(Act::Handle(change)) => change(&mut handle),
+            Some(Act::Delay(time)) => std::thread::sleep(time),
+            _ => {}
         }
         handle
     }
