@@ -22,7 +22,7 @@ use crate::gpu_queue::{Hca, SoftHca};
 
 const RANKS: usize = 4;
 /// Most of the time ranks wait for one that is late, so that several worlds fit a small machine.
-const WORLDS: usize = 6;
+const WORLDS: usize = 8;
 const TAG: u32 = 7;
 
 #[test]

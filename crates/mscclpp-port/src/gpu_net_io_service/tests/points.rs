@@ -17,8 +17,8 @@ pub(super) const COUNTS: [[i32; 4]; 4] = [[0, 2, 0, 1], [2, 0, 1, 0], [0, 1, 0, 
 /// Queues of each rank.
 const QUEUES: u32 = 3;
 /// When a setup is over in which a rank is late, and how late that is.
-pub(super) const SHORT: Duration = Duration::from_millis(2000);
-const LATE: Duration = Duration::from_millis(2600);
+pub(super) const SHORT: Duration = Duration::from_millis(1600);
+const LATE: Duration = Duration::from_millis(2100);
 
 /// Who is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
