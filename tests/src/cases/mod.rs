@@ -16,6 +16,7 @@ mod mesh;
 mod packet;
 mod ping_pong;
 mod queue;
+mod service;
 
 use crate::backend::BACKENDS;
 use crate::harness::{Registry, Test};
@@ -41,6 +42,7 @@ pub fn all() -> Vec<Test> {
         lifetime::register(&mut registry, backend);
         blocked::register(&mut registry, backend);
         queue::register(&mut registry, backend);
+        service::register(&mut registry, backend);
     }
     blocked::register_bootstrap(&mut registry);
     jobs::register(&mut registry);

@@ -98,6 +98,7 @@ impl Context {
             });
         };
         let ends = Ends {
+            own: self.id(),
             local: local.config.transport,
             remote: remote.transport,
             peer: remote.context,

@@ -7,6 +7,7 @@ mod failures;
 #[path = "../../src/testing/local.rs"]
 mod local;
 mod policy;
+mod service;
 mod support;
 mod teardown;
 mod world;
