@@ -81,7 +81,7 @@ fn place(from: usize, index: u64) -> u64 {
 }
 
 /// What one rank does.
-pub fn rank(bootstrap: Arc<dyn Bootstrap>) -> Result<(), AnyError> {
+pub(crate) fn rank(bootstrap: Arc<dyn Bootstrap>) -> Result<(), AnyError> {
     let rank = bootstrap.rank();
     let buffer = Buffer::new(Device::cpu(), 4096)?;
     let mine = 100 + rank as u64;

@@ -60,6 +60,9 @@
 //! One thread a context watches such connections: it sees a queue that has failed, and a peer that
 //! failed, left or died, and passes it on to kernels that wait.
 //!
+//! A [`GpuNetIoService`] makes such queues for all ranks of a job at once, as many to each peer as are
+//! asked for, and all of them or none; its channels need no [`ProxyService`].
+//!
 //! # Order and completion
 //!
 //! - Operations of one connection execute in the order in which they were pushed or posted, whatever

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use mscclpp_device::abi::{AbiHeader, QueueForm, SignalMode};
+use mscclpp_device::abi::{AbiHeader, QueueDeviceHandle, QueueForm, SignalMode};
 use mscclpp_softnic::{
     Capabilities, ControlOperation, DeviceConfig, FaultKind, FaultPlan, FaultRule, State,
 };
@@ -35,6 +35,13 @@ pub(super) enum Named {
     Silent,
 }
 
+/// Changes a rank's row of counts.
+type ChangeCounts = fn(usize, &mut Vec<i32>);
+/// What a rank asks for instead of its row.
+type MakeSparse = fn(usize) -> Vec<(usize, u32)>;
+type ChangeConfig = fn(&mut GpuNetIoConfig);
+type ChangeHandle = fn(&mut QueueDeviceHandle);
+
 /// What is wrong on one rank.
 #[derive(Clone, Default)]
 pub(super) struct Rig {
@@ -42,10 +49,9 @@ pub(super) struct Rig {
     pub(super) nic_faults: FaultPlan,
     pub(super) fault: Option<Fault>,
     pub(super) mail: Option<Mail>,
-    /// Changes the rank's row of counts.
-    pub(super) counts: Option<fn(usize, &mut Vec<i32>)>,
-    pub(super) sparse: Option<fn(usize) -> Vec<(usize, u32)>>,
-    pub(super) config: Option<fn(&mut GpuNetIoConfig)>,
+    pub(super) counts: Option<ChangeCounts>,
+    pub(super) sparse: Option<MakeSparse>,
+    pub(super) config: Option<ChangeConfig>,
     pub(super) late: Duration,
 }
 
@@ -142,8 +148,7 @@ pub(super) fn all() -> Vec<Point> {
 }
 
 fn plans(table: &mut Table) {
-    type Change = fn(usize, &mut Vec<i32>);
-    let changes: [(&str, Named, Change); 7] = [
+    let changes: [(&str, Named, ChangeCounts); 7] = [
         ("a negative count", Named::Plan, |rank, row| {
             row[(rank + 1) % 4] = -1;
         }),
@@ -171,8 +176,7 @@ fn plans(table: &mut Table) {
         };
         table.add(format!("plan, dense: {name}"), "plan", named, rig);
     }
-    type Make = fn(usize) -> Vec<(usize, u32)>;
-    let sparse: [(&str, Make); 2] = [
+    let sparse: [(&str, MakeSparse); 2] = [
         ("a rank that does not exist", |_| vec![(4, 1)]),
         ("a rank twice", |rank| {
             vec![((rank + 1) % 4, 1), ((rank + 1) % 4, 1)]
@@ -226,8 +230,7 @@ fn capabilities(table: &mut Table) {
         Named::Failed,
         few,
     );
-    type Change = fn(&mut GpuNetIoConfig);
-    let changes: [(&str, &'static str, Change); 4] = [
+    let changes: [(&str, &'static str, ChangeConfig); 4] = [
         ("a size that is no power of two", "capability", |config| {
             config.queue.max_send_wr = Some(1000);
         }),
@@ -294,7 +297,7 @@ fn allocations(table: &mut Table) {
         Act::Refuse,
     );
     table.call(Call::CreateQueue, 1, "allocate", "late", Act::Delay(LATE));
-    let wrong: [(&str, fn(&mut mscclpp_device::abi::QueueDeviceHandle)); 14] = [
+    let wrong: [(&str, ChangeHandle); 14] = [
         ("another layout", |handle| {
             handle.abi = AbiHeader::of::<u64>()
         }),
@@ -394,7 +397,7 @@ fn transitions(table: &mut Table) {
     };
     table.add("NIC: never executes", "self-test", Named::Failed, never);
     // Of each queue the handle is asked for in three phases, in this order.
-    let number: fn(&mut mscclpp_device::abi::QueueDeviceHandle) = |handle| handle.doorbell = 0;
+    let number: ChangeHandle = |handle| handle.doorbell = 0;
     table.call(
         Call::Handle,
         2 * QUEUES,
