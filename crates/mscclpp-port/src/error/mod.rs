@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mlx5_queue::Syndrome;
-use mscclpp_bootstrap::gate::Reason;
 use mscclpp_bootstrap::{BootstrapError, SetupError};
-use mscclpp_device::abi::{Status, Trigger, TriggerError};
+use mscclpp_device::abi::{Trigger, TriggerError};
 
 pub use code::ErrorCode;
 
@@ -456,67 +455,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// Broad class of the error.
-    pub fn code(&self) -> ErrorCode {
-        match self {
-            Error::DeviceUnavailable { .. } => ErrorCode::InvalidUsage,
-            Error::PeerDown { .. } => ErrorCode::RemoteError,
-            Error::Timeout { .. } => ErrorCode::Timeout,
-            Error::Io { .. } => ErrorCode::SystemError,
-            Error::InvalidUsage { .. }
-            | Error::OutOfBounds { .. }
-            | Error::Misaligned { .. }
-            | Error::Unsupported { .. }
-            | Error::IncompatibleTransports { .. }
-            | Error::IncompatibleEndpoints { .. }
-            | Error::HcaUnavailable { .. }
-            | Error::QueueNotExclusive { .. }
-            | Error::SourceGone { .. } => ErrorCode::InvalidUsage,
-            Error::Hca { .. } | Error::QueueNotExecuting { .. } | Error::UnfitQueue { .. } => {
-                ErrorCode::SystemError
-            }
-            Error::Setup(error) => match error.reason {
-                Reason::Plan(_) => ErrorCode::InvalidUsage,
-                Reason::Silent => ErrorCode::Timeout,
-                _ => ErrorCode::RemoteError,
-            },
-            Error::NotSetUp { .. } | Error::SetUpAgain { .. } | Error::NoQueue { .. } => {
-                ErrorCode::InvalidUsage
-            }
-            Error::Record { .. }
-            | Error::Refused { .. }
-            | Error::RefusedPeer { .. }
-            | Error::QueueFailed { .. }
-            | Error::QueueRefused { .. }
-            | Error::PeerFailed { .. } => ErrorCode::RemoteError,
-            Error::FifoSize { .. }
-            | Error::FifoBroken { .. }
-            | Error::ProxyRunning
-            | Error::UnknownMemory { .. }
-            | Error::UnknownSemaphore { .. }
-            | Error::TooMany { .. }
-            | Error::BadTrigger { .. }
-            | Error::WrongRecord { .. }
-            | Error::UnknownConnection { .. } => ErrorCode::InvalidUsage,
-            Error::ProxyGone { .. } => ErrorCode::InternalError,
-            Error::NotDrained { .. } => ErrorCode::Timeout,
-            Error::Trigger { cause, .. } => cause.code(),
-            Error::PeerGaveUp { .. } => ErrorCode::RemoteError,
-            Error::Bootstrap { source, .. } => bootstrap_code(source),
-            Error::QueueFull { .. } => ErrorCode::SystemError,
-            Error::Stalled { .. } => ErrorCode::Timeout,
-        }
-    }
-
-    /// What a kernel waiting on a connection is told when this error ends the connection.
-    pub fn status(&self) -> Status {
-        match self {
-            Error::PeerDown { .. } => Status::PeerDown,
-            Error::Trigger { cause, .. } => cause.status(),
-            _ => Status::QueueError,
-        }
-    }
-
     /// This error as the reason why a trigger could not be executed.
     pub(crate) fn of_trigger(self, trigger: Trigger, position: u64) -> Self {
         Error::Trigger {
@@ -590,15 +528,6 @@ pub(crate) fn check_range(what: &'static str, offset: u64, len: u64, size: u64) 
             len,
             size,
         }),
-    }
-}
-
-fn bootstrap_code(error: &BootstrapError) -> ErrorCode {
-    match error {
-        error if error.is_timeout() => ErrorCode::Timeout,
-        error if error.gone_rank().is_some() => ErrorCode::RemoteError,
-        BootstrapError::Io { .. } => ErrorCode::SystemError,
-        _ => ErrorCode::InvalidUsage,
     }
 }
 
