@@ -6,12 +6,17 @@
 //! `cargo xtask launch -n 4 -- target/debug/examples/sparse`. Needs g++, for the kernel.
 
 use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use mscclpp_bootstrap::{Bootstrap, TcpBootstrap};
+use mscclpp_bootstrap::TcpBootstrap;
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_device::executor::{Entry, HostKernel, LaunchDims};
+
+// From here on as the README shows it.
+use std::sync::Arc;
+
+use mscclpp_bootstrap::Bootstrap;
 use mscclpp_port::{Buffer, Device, GpuNetIoService, Hca, PortChannel};
 
 /// How many queues each rank (row) has to each rank. Both ends of an edge say the same; rank 3 is

@@ -533,6 +533,8 @@ pub(crate) fn check_range(what: &'static str, offset: u64, len: u64, size: u64) 
 
 #[cfg(test)]
 mod tests {
+    use mscclpp_device::abi::Status;
+
     use super::*;
 
     #[test]
