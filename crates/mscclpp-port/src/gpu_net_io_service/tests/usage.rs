@@ -175,3 +175,43 @@ fn gpunetio_two_services_of_each_rank_come_up_at_once_with_two_tags() {
         }
     }
 }
+
+#[test]
+fn gpunetio_a_peer_may_have_64_queues_and_not_65() {
+    let (ranks, nics) = (world(2), nics(2));
+    let services = || -> Vec<_> {
+        (ranks.iter().zip(&nics))
+            .map(|(rank, nic)| service(rank, nic))
+            .collect()
+    };
+    for result in up(&services(), &[vec![0, 65], vec![65, 0]], 0) {
+        let error = result.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidUsage);
+        for part in ["plan", "rank 0", "65 queues to rank 1"] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+    let services = services();
+    for result in up(&services, &[vec![0, 64], vec![64, 0]], 0) {
+        result.unwrap();
+    }
+    // Each is a queue of its own, and leads to the peer's of the same index.
+    let numbers = |service: &GpuNetIoService, peer| -> Vec<_> {
+        (0..64)
+            .map(|index| {
+                let connection = service.connect(peer, index).unwrap();
+                let end = connection.link().queue().unwrap();
+                (end.queue().address().number, end.path().peer.number)
+            })
+            .collect()
+    };
+    let (mine, theirs) = (numbers(&services[0], 1), numbers(&services[1], 0));
+    for (mine, theirs) in mine.iter().zip(&theirs) {
+        assert_eq!((mine.0, mine.1), (theirs.1, theirs.0));
+    }
+    let different: std::collections::HashSet<_> = mine.into_iter().collect();
+    assert_eq!(different.len(), 64);
+    assert!(nics.iter().all(|nic| nic.counters().live.queue_pairs == 64));
+    drop(services);
+    assert!(nics.iter().all(is_empty));
+}
