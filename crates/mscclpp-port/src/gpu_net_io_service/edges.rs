@@ -107,6 +107,16 @@ fn of_peer(peer: usize, error: &Error) -> Error {
     }
 }
 
+/// The reason why two ends do not fit, with whose the other is.
+fn with_peer(error: Error, peer: usize) -> Error {
+    match error {
+        Error::IncompatibleEndpoints { reason } => Error::IncompatibleEndpoints {
+            reason: format!("{reason} (the other end is that of rank {peer})"),
+        },
+        error => error,
+    }
+}
+
 /// One queue whose other end is known.
 struct Joint {
     peer: usize,
@@ -138,8 +148,9 @@ impl Joint {
             });
         }
         let status = StickyStatus::new();
-        let (end, handshake, route) =
-            context.join_queue(endpoint, remote, theirs, &status, deadline)?;
+        let (end, handshake, route) = (context
+            .join_queue(endpoint, remote, theirs, &status, deadline))
+        .map_err(|error| with_peer(error, peer))?;
         Ok(Self {
             peer,
             end,

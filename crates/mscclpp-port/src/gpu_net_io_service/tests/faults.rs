@@ -141,7 +141,7 @@ fn check_errors(point: &Point, faulty: usize, results: &[Result<(), Error>]) -> 
     let right = match point.named {
         Named::Failed => failed && first.rank == faulty,
         Named::Plan => matches!(first.reason, Reason::Plan(_)) && first.rank == faulty,
-        Named::Edge => text.contains("one ") || text.contains(&format!("rank {faulty}")),
+        Named::Edge => text.contains(&format!("rank {faulty}")),
         Named::Finder => failed && is_peer(first.rank) && text.contains(&format!("rank {faulty}")),
         Named::Silent => matches!(first.reason, Reason::Silent) && first.rank == faulty,
     };
