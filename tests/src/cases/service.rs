@@ -77,6 +77,7 @@ impl Rank {
                 rank: usize::from(context.rank() > peer),
                 flush: true,
                 check: true,
+                answers_last: false,
             };
             running.push((peer, kernel.launch(2)?, memory));
         }
