@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use mscclpp_bootstrap::gate::Reason;
 use mscclpp_bootstrap::plan::PlanFault;
 use mscclpp_bootstrap::{Bootstrap, Recording};
-use mscclpp_port::{Buffer, Device, Error, GpuNetIoService, Hca, QueueCounts};
+use mscclpp_port::{Buffer, Connection, Device, Error, GpuNetIoService, Hca, QueueCounts};
 use mscclpp_softnic as softnic;
 
 use crate::backend::{Backend, Setup};
@@ -28,6 +28,7 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     add("TwoServicesAtOnce", two_at_once);
     add("FullMesh", full_mesh);
     add("PlansThatDoNotFit", mismatch);
+    add("OnDemand", on_demand);
 }
 
 /// Edges with 3, 1 and 2 queues; rank 2 has none.
@@ -51,19 +52,29 @@ impl Rank {
 
     /// A ping-pong over every queue of the setup, all at once.
     fn ping_pongs(&self, context: &Context, tags: u32) -> TestResult {
-        let bytes = 4 * ELEMENTS;
-        let mut ends = Vec::new();
+        let mut queues = Vec::new();
         for peer in 0..context.ranks() {
             for index in 0..self.service.queues(peer) {
-                let connection = self.service.connect(peer, index)?;
-                // Each registration is a part of its buffer.
-                let buffer = Buffer::new(Device::cpu(), bytes)?;
-                let memory = self.service.register_memory(&buffer, 0..bytes)?;
-                let tag = tags + index;
-                let remote = self.service.exchange_memory(peer, &memory, tag)?;
-                let semaphore = self.service.build_semaphore(&connection, tag)?;
-                ends.push((peer, buffer, memory, remote, semaphore));
+                queues.push((peer, tags + index, self.service.connect(peer, index)?));
             }
+        }
+        self.ping_pongs_over(context, queues)
+    }
+
+    /// The same over some queues, each with its peer and a tag.
+    fn ping_pongs_over(
+        &self,
+        context: &Context,
+        queues: Vec<(usize, u32, Connection)>,
+    ) -> TestResult {
+        let bytes = 4 * ELEMENTS;
+        let mut ends = Vec::new();
+        for (peer, tag, connection) in queues {
+            let buffer = Buffer::new(Device::cpu(), bytes)?;
+            let memory = self.service.register_memory(&buffer, 0..bytes)?;
+            let remote = self.service.exchange_memory(peer, &memory, tag)?;
+            let semaphore = self.service.build_semaphore(&connection, tag)?;
+            ends.push((peer, buffer, memory, remote, semaphore));
         }
         let mut running = Vec::new();
         for (peer, buffer, memory, remote, semaphore) in ends {
@@ -209,6 +220,36 @@ fn mismatch(context: &Context) -> TestResult {
     let rank = Rank::new(Arc::clone(&bootstrap) as Arc<dyn Bootstrap>)?;
     rank.service.setup(&SPARSE[context.rank()], 0)?;
     rank.ping_pongs(context, 0)?;
+    bootstrap.barrier()?;
+    Ok(())
+}
+
+/// Ranks 0 and 3 make queues while the others wait for nothing but the end; then 0 and 1 rebuild
+/// theirs.
+fn on_demand(context: &Context) -> TestResult {
+    let bootstrap = context.bootstrap()?;
+    let rank = Rank::new(Arc::clone(&bootstrap) as Arc<dyn Bootstrap>)?;
+    let deadline = context.deadline();
+    let on_demand = |peer| -> TestResult {
+        let made = rank.service.connect_on_demand(peer, 2, 8, deadline)?;
+        let queues = (10..).zip(made).map(|(tag, made)| (peer, tag, made));
+        rank.ping_pongs_over(context, queues.collect())
+    };
+    match context.rank() {
+        0 => on_demand(3)?,
+        3 => on_demand(0)?,
+        _ => {}
+    }
+    rank.service.setup(&SPARSE[context.rank()], 0)?;
+    if context.rank() < 2 {
+        let peer = 1 - context.rank();
+        let old = rank.service.connect(peer, 0)?;
+        rank.service.rebuild(peer, 9, deadline)?;
+        ensure!(old.status().is_some(), "the old queue still works");
+    }
+    rank.ping_pongs(context, 20)?;
+    bootstrap.barrier()?;
+    rank.ends_well()?;
     bootstrap.barrier()?;
     Ok(())
 }

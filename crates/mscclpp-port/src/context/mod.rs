@@ -182,7 +182,16 @@ impl Context {
                 detail: "the endpoint is of another context".into(),
             });
         }
-        let remote = EndpointRecord::decode(remote)?;
+        self.connect_to(local, &EndpointRecord::decode(remote)?, deadline)
+    }
+
+    /// The same with a record that has been decoded and checked.
+    pub(crate) fn connect_to(
+        &self,
+        local: Endpoint,
+        remote: &EndpointRecord,
+        deadline: Deadline,
+    ) -> Result<Connection> {
         if !local.config.transport.reaches(remote.transport) {
             return Err(Error::IncompatibleTransports {
                 local: local.config.transport,
@@ -194,7 +203,7 @@ impl Context {
         let (config, remote_transport) = (local.config, remote.transport);
         let link: Box<dyn Transport> = match (&remote.queue, remote.context == self.id()) {
             (Some(queue), _) => {
-                Box::new(self.connect_queue(local, &remote, queue, &status, deadline)?)
+                Box::new(self.connect_queue(local, remote, queue, &status, deadline)?)
             }
             (None, true) => {
                 let table = Arc::clone(&self.inner.table);
@@ -202,7 +211,7 @@ impl Context {
             }
             (None, false) => {
                 let job_key = self.inner.config.job_key.as_ref();
-                let arrival = Arrival::of(&local, &remote, job_key, ethernet::PURPOSE, deadline)?;
+                let arrival = Arrival::of(&local, remote, job_key, ethernet::PURPOSE, deadline)?;
                 let settings = Settings {
                     table: Arc::clone(&self.inner.table),
                     status: Arc::clone(&status),

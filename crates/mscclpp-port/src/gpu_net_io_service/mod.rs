@@ -2,16 +2,19 @@
 //! Queues between many ranks that come up together or not at all.
 
 mod counts;
+mod demand;
 mod edges;
 mod record;
 mod setup;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use mscclpp_bootstrap::plan::MAX_QUEUES;
 use mscclpp_bootstrap::{Bootstrap, Deadline, Plan};
 
 use crate::buffer::Buffer;
@@ -90,6 +93,8 @@ pub struct GpuNetIoService {
     endpoint: EndpointConfig,
     gid_index: u32,
     state: Mutex<State>,
+    /// Peers with queues that were made on demand.
+    on_demand: Mutex<HashSet<usize>>,
 }
 
 #[derive(Clone)]
@@ -104,7 +109,7 @@ enum State {
 struct Ready {
     plan: Plan,
     /// One a queue, in the order of [`Plan::slot`].
-    connections: Vec<Connection>,
+    connections: Mutex<Vec<Connection>>,
 }
 
 impl State {
@@ -162,6 +167,7 @@ impl GpuNetIoService {
             endpoint,
             gid_index: config.gid_index,
             state: Mutex::new(State::New),
+            on_demand: Mutex::default(),
         })
     }
 
@@ -234,12 +240,93 @@ impl GpuNetIoService {
         let ready = self.ready("connect")?;
         self.check_peer("connect", peer)?;
         let slot = ready.plan.slot(peer, index);
-        let connection = slot.and_then(|slot| ready.connections.get(slot));
-        connection.cloned().ok_or_else(|| Error::NoQueue {
+        let connection = slot.and_then(|slot| lock(&ready.connections).get(slot).cloned());
+        connection.ok_or_else(|| Error::NoQueue {
             peer,
             index,
             count: ready.plan.count(peer),
         })
+    }
+
+    /// Makes `queues` queues, 1 to 64, with one peer, who calls this at about the same time, with the
+    /// same number and tag. May be called at any time, before or after a setup, or without one; no
+    /// other rank takes part, and other queues of the service stay as they are. What a call that was
+    /// given up left behind is told apart. Calls with different tags are independent; with the same
+    /// peer and tag, one at a time.
+    ///
+    /// The queues are not counted among those that [`connect`](Self::connect) selects from. Memory and
+    /// semaphores are exchanged over them as usual.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`] for this rank itself, one that does not exist, and another number.
+    /// [`Error::PeerGaveUp`] when the peer asks for another number, has failed to make its queues, or
+    /// [refuses](Self::refuse_on_demand); [`Error::Timeout`] when it does not answer;
+    /// [`Error::PeerDown`]. Errors of making queues and of bringing them up, on both ends. Nothing is
+    /// left of queues that could not be made.
+    pub fn connect_on_demand(
+        &self,
+        peer: usize,
+        queues: u32,
+        tag: u32,
+        deadline: Deadline,
+    ) -> Result<Vec<Connection>> {
+        const CONNECT: &str = "connect on demand";
+        self.check_peer(CONNECT, peer)?;
+        if !(1..=MAX_QUEUES).contains(&queues) {
+            return Err(Error::InvalidUsage {
+                operation: CONNECT,
+                detail: format!("{queues} queues were asked for: give 1 to {MAX_QUEUES}"),
+            });
+        }
+        let made = demand::connect(self, (peer, queues), tag, deadline)?;
+        lock(&self.on_demand).insert(peer);
+        Ok(made)
+    }
+
+    /// Waits until `peer` asks for queues on demand with this tag, and refuses all calls of it that
+    /// have come by then: they return [`Error::PeerGaveUp`] with the reason.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`] for this rank itself and one that does not exist; [`Error::Timeout`]
+    /// when it does not ask; [`Error::PeerDown`].
+    pub fn refuse_on_demand(
+        &self,
+        peer: usize,
+        tag: u32,
+        reason: &str,
+        deadline: Deadline,
+    ) -> Result<()> {
+        self.check_peer("refuse queues", peer)?;
+        demand::refuse(self, peer, tag, reason, deadline)
+    }
+
+    /// Makes the queues of one edge of the setup again, after one of them has failed, together with
+    /// the peer, who does the same; other edges go on meanwhile. [`connect`](Self::connect) selects
+    /// from the new ones then. The old ones end: whoever still uses them gets an error at once.
+    ///
+    /// # Errors
+    /// [`Error::NotSetUp`]; [`Error::NoQueue`] for a peer without queues in the plan; those of
+    /// [`connect_on_demand`](Self::connect_on_demand), after which the old queues are still selected.
+    pub fn rebuild(&self, peer: usize, tag: u32, deadline: Deadline) -> Result<()> {
+        let ready = self.ready("rebuild queues")?;
+        self.check_peer("rebuild queues", peer)?;
+        let count = ready.plan.count(peer);
+        if count == 0 {
+            return Err(no_queue(peer));
+        }
+        let made = demand::connect(self, (peer, count), tag, deadline)?;
+        for (index, new) in (0..count).zip(made) {
+            if let Some(slot) = ready.plan.slot(peer, index)
+                && let Some(place) = lock(&ready.connections).get_mut(slot)
+            {
+                let old = std::mem::replace(place, new);
+                old.fail(Error::PeerFailed {
+                    rank: Some(peer),
+                    reason: "the queue was replaced by a new one".into(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Registers a range of a buffer, in bytes, with the service's HCA: as a source, as a destination,
@@ -249,7 +336,7 @@ impl GpuNetIoService {
     /// [`Error::NotSetUp`]; those of
     /// [`Context::register_memory_with`](crate::Context::register_memory_with).
     pub fn register_memory(&self, buffer: &Buffer, range: Range<u64>) -> Result<RegisteredMemory> {
-        self.ready("register memory")?;
+        self.usable("register memory")?;
         let options = MemoryOptions {
             transports: TRANSPORT.into(),
             ..MemoryOptions::default()
@@ -271,14 +358,10 @@ impl GpuNetIoService {
         memory: &RegisteredMemory,
         tag: u32,
     ) -> Result<Pending<RegisteredMemory>> {
-        let ready = self.ready("exchange memory")?;
+        self.usable("exchange memory")?;
         self.check_peer("exchange memory", peer)?;
-        if ready.plan.count(peer) == 0 {
-            return Err(Error::NoQueue {
-                peer,
-                index: 0,
-                count: 0,
-            });
+        if self.queues(peer) == 0 && !lock(&self.on_demand).contains(&peer) {
+            return Err(no_queue(peer));
         }
         self.communicator.send_memory(memory, peer, tag)?;
         self.communicator.recv_memory(peer, tag)
@@ -291,7 +374,7 @@ impl GpuNetIoService {
     /// [`Error::NotSetUp`]; [`Error::UnknownConnection`] for a connection that is not this service's;
     /// those of [`Communicator::build_semaphore`].
     pub fn build_semaphore(&self, connection: &Connection, tag: u32) -> Result<Pending<Semaphore>> {
-        self.ready("build a semaphore")?;
+        self.usable("build a semaphore")?;
         let peer = self.communicator.remote_rank_of(connection)?;
         self.communicator.build_semaphore(connection, peer, tag)
     }
@@ -307,7 +390,7 @@ impl GpuNetIoService {
         remote: &RegisteredMemory,
         local: &RegisteredMemory,
     ) -> Result<PortChannel> {
-        self.ready("make a port channel")?;
+        self.usable("make a port channel")?;
         PortChannel::on_queue(semaphore, remote, local)
     }
 
@@ -336,6 +419,14 @@ impl GpuNetIoService {
         }
     }
 
+    /// Whether there may be queues.
+    fn usable(&self, operation: &'static str) -> Result<()> {
+        if lock(&self.on_demand).is_empty() {
+            self.ready(operation)?;
+        }
+        Ok(())
+    }
+
     fn check_peer(&self, operation: &'static str, peer: usize) -> Result<()> {
         let (rank, world) = (self.bootstrap().rank(), self.bootstrap().world_size());
         let detail = if peer >= world {
@@ -349,7 +440,19 @@ impl GpuNetIoService {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn no_queue(peer: usize) -> Error {
+    Error::NoQueue {
+        peer,
+        index: 0,
+        count: 0,
     }
 }
 

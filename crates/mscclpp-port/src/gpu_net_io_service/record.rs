@@ -27,8 +27,13 @@ impl EdgeRecord {
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
         let record: Self = message::decode("edge", bytes, MAX_EDGE)?;
-        record.queues.iter().try_for_each(EndpointRecord::check)?;
+        record.check()?;
         Ok(record)
+    }
+
+    /// Refuses what no rank says of its queues.
+    pub(super) fn check(&self) -> Result<()> {
+        self.queues.iter().try_for_each(EndpointRecord::check)
     }
 
     /// Whether an earlier setup has left it behind. A later one's cannot be here.

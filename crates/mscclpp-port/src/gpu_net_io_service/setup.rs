@@ -2,6 +2,7 @@
 //! The phases of a setup, with a gate after each. What was made so far belongs to this call: when a
 //! gate does not open, returning lets go of it.
 
+use std::sync::Mutex;
 use std::time::Instant;
 
 use mscclpp_bootstrap::gate::Cause;
@@ -91,6 +92,7 @@ pub(super) fn run(
     let connections = publish(service, joined, tag);
     let connections = phases.pass("publish", connections)?;
     phases.gate.finish();
+    let connections = Mutex::new(connections);
     Ok(Ready { plan, connections })
 }
 

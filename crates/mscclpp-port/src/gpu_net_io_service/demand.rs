@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT
+//! Queues between two ranks alone. Both send an *offer* with a random number and how many queues they
+//! want; who has seen the other's offer sends an *answer* with both numbers and its queues. So both
+//! know that they mean each other's present call, and not one that was given up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mscclpp_bootstrap::{Bootstrap, Deadline, Tag};
+use serde::{Deserialize, Serialize};
+
+use super::GpuNetIoService;
+use super::record::EdgeRecord;
+use crate::connection::Connection;
+use crate::endpoint::{Endpoint, MAX_RECORD};
+use crate::error::{Error, Result};
+use crate::memory::random_u64;
+use crate::message;
+
+/// The number that these messages take among the layers between users and bootstrap.
+const LAYER: u8 = 3;
+const WHAT: &str = "queues on demand";
+/// More than any message takes; checked before decoding.
+const MAX_MESSAGE: usize = 256 + mscclpp_bootstrap::plan::MAX_QUEUES as usize * MAX_RECORD;
+/// A reason is cut off here.
+const MAX_REASON: usize = 200;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum Message {
+    Offer {
+        call: u64,
+        queues: u32,
+    },
+    Answer {
+        /// The receiver's call.
+        to: u64,
+        call: u64,
+        queues: EdgeRecord,
+    },
+    /// There will be no queues for the receiver's call.
+    Refusal {
+        to: u64,
+        reason: String,
+    },
+}
+
+impl Message {
+    fn encode(&self) -> Result<Vec<u8>> {
+        message::encode("demand", self)
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self> {
+        let message: Self = message::decode("demand", bytes, MAX_MESSAGE)?;
+        if let Self::Answer { queues, .. } = &message {
+            queues.check()?;
+        }
+        Ok(message)
+    }
+}
+
+/// The stream of messages with one peer.
+struct Line<'a> {
+    bootstrap: &'a Arc<dyn Bootstrap>,
+    peer: usize,
+    tag: u32,
+    deadline: Deadline,
+}
+
+impl Line<'_> {
+    fn send(&self, message: &Message) -> Result<()> {
+        let tag = Tag::layered(LAYER, self.tag);
+        (self.bootstrap)
+            .send(self.peer, tag, &message.encode()?, self.deadline)
+            .map_err(|error| self.failed("asking for queues to", error))
+    }
+
+    fn receive(&self) -> Result<Message> {
+        let tag = Tag::layered(LAYER, self.tag);
+        let bytes = (self.bootstrap)
+            .recv(self.peer, tag, self.deadline)
+            .map_err(|error| self.failed("waiting for queues of", error))?;
+        Message::decode(&bytes)
+    }
+
+    fn refuse(&self, to: u64, reason: &str) {
+        let reason = reason.chars().take(MAX_REASON).collect();
+        let line = Line {
+            deadline: Deadline::after(self.bootstrap.timeout()),
+            ..*self
+        };
+        if let Err(error) = line.send(&Message::Refusal { to, reason }) {
+            tracing::warn!(peer = self.peer, %error, "a rank could not be told of a refusal");
+        }
+    }
+
+    fn failed(&self, doing: &str, error: mscclpp_bootstrap::BootstrapError) -> Error {
+        let operation = format!("{doing} rank {} on demand (tag {})", self.peer, self.tag);
+        Error::bootstrap(operation, self.peer, error)
+    }
+
+    fn gave_up(&self, reason: String) -> Error {
+        Error::PeerGaveUp {
+            rank: self.peer,
+            tag: self.tag,
+            what: WHAT,
+            reason,
+        }
+    }
+}
+
+/// Makes queues with one peer, which does the same.
+pub(super) fn connect(
+    service: &GpuNetIoService,
+    (peer, count): (usize, u32),
+    tag: u32,
+    deadline: Deadline,
+) -> Result<Vec<Connection>> {
+    let line = Line {
+        bootstrap: service.bootstrap(),
+        peer,
+        tag,
+        deadline,
+    };
+    let context = service.communicator.context();
+    let call = random_u64()?;
+    line.send(&Message::Offer {
+        call,
+        queues: count,
+    })?;
+    let made = (0..count).map(|_| context.create_endpoint(service.endpoint));
+    let made: Result<Vec<Endpoint>> = match context.check_port(super::TRANSPORT, service.gid_index)
+    {
+        Ok(()) => made.collect(),
+        Err(error) => Err(error),
+    };
+    let theirs = meet(&line, call, count, &made)?;
+    // An error here was told to the peer.
+    let made = made?;
+    let connections: Vec<Connection> = (made.into_iter().zip(&theirs.queues))
+        .map(|(local, remote)| {
+            if remote.rank() != Some(peer) {
+                return Err(line.gave_up("it sent queues of another rank".into()));
+            }
+            let connection = context.connect_to(local, remote, deadline)?;
+            service.communicator.adopt(&connection, peer, tag);
+            Ok(connection)
+        })
+        .collect::<Result<_>>()?;
+    for connection in &connections {
+        connection.wait_connected(deadline)?;
+    }
+    Ok(connections)
+}
+
+/// Goes on until both have the other's answer to their present call.
+fn meet(
+    line: &Line<'_>,
+    call: u64,
+    count: u32,
+    made: &Result<Vec<Endpoint>>,
+) -> Result<EdgeRecord> {
+    let mut offered = None;
+    let mut answered: Option<(u64, EdgeRecord)> = None;
+    loop {
+        if let (Some(offer), Some((from, _))) = (offered, &answered)
+            && offer == *from
+            && let Some((_, queues)) = answered.take()
+        {
+            return Ok(queues);
+        }
+        match line.receive()? {
+            Message::Offer { call: to, queues } => {
+                // A later offer takes the place of one that was given up.
+                offered = Some(to);
+                let made = match made {
+                    Ok(made) => made,
+                    Err(error) => {
+                        line.refuse(to, &error.to_string());
+                        return Err(error.clone());
+                    }
+                };
+                if queues != count {
+                    let reason = format!(
+                        "it asks for {count} queues and was asked for {queues}: both must ask for \
+                         the same number"
+                    );
+                    line.refuse(to, &reason);
+                    // Not the end: it may be one that was given up, with another number. Else the
+                    // peer refuses this call, too.
+                    continue;
+                }
+                let queues = EdgeRecord {
+                    setup: None,
+                    queues: made.iter().map(Endpoint::record).collect(),
+                };
+                line.send(&Message::Answer { to, call, queues })?;
+            }
+            Message::Answer {
+                to,
+                call: from,
+                queues,
+            } if to == call => {
+                if queues.queues.len() != count as usize {
+                    return Err(line.gave_up("it sent another number of queues".into()));
+                }
+                answered = Some((from, queues));
+            }
+            Message::Refusal { to, reason } if to == call => return Err(line.gave_up(reason)),
+            // To a call that was given up.
+            Message::Answer { .. } | Message::Refusal { .. } => {}
+        }
+    }
+}
+
+/// Refuses the calls of a peer that have come, and waits for one if there is none.
+pub(super) fn refuse(
+    service: &GpuNetIoService,
+    peer: usize,
+    tag: u32,
+    reason: &str,
+    deadline: Deadline,
+) -> Result<()> {
+    let mut line = Line {
+        bootstrap: service.bootstrap(),
+        peer,
+        tag,
+        deadline,
+    };
+    let mut refused = 0;
+    loop {
+        match line.receive() {
+            Ok(Message::Offer { call, .. }) => {
+                line.refuse(call, reason);
+                refused += 1;
+                // Calls that were given up may have come before the present one.
+                line.deadline = Deadline::after(Duration::ZERO);
+            }
+            Ok(_) => {}
+            Err(Error::Timeout { .. }) if refused > 0 => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fuzz_demand_message() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            if let Ok(message) = Message::decode(bytes) {
+                let again = Message::decode(&message.encode().unwrap()).unwrap();
+                assert_eq!(again, message);
+            }
+        });
+    }
+}

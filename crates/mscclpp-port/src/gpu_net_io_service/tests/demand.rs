@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT
+//! Queues that two ranks make alone.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use mscclpp_bootstrap::{Bootstrap, Deadline, Recording};
+use mscclpp_softnic::{ControlOperation, Device as Nic, FaultPlan};
+
+use super::world::{PATIENCE, Part, is_empty, nics, service, set_up, world};
+use crate::connection::Connection;
+use crate::error::{Error, ErrorCode};
+use crate::gpu_net_io_service::{GpuNetIoService, QueueCounts};
+
+fn soon() -> Deadline {
+    Deadline::after(PATIENCE)
+}
+
+fn services(ranks: &[Arc<dyn Bootstrap>], nics: &[Nic]) -> Vec<GpuNetIoService> {
+    (ranks.iter().zip(nics))
+        .map(|(rank, nic)| service(rank, nic))
+        .collect()
+}
+
+type Made = Result<Vec<Connection>, Error>;
+
+/// What ranks 0 and 1 get that ask each other for so many queues.
+fn ask(services: &[GpuNetIoService], counts: [u32; 2], within: [Duration; 2]) -> [Made; 2] {
+    thread::scope(|scope| {
+        [0, 1]
+            .map(|rank| {
+                scope.spawn(move || {
+                    let deadline = Deadline::after(within[rank]);
+                    services[rank].connect_on_demand(1 - rank, counts[rank], 4, deadline)
+                })
+            })
+            .map(|rank| rank.join().unwrap())
+    })
+}
+
+#[test]
+fn gpunetio_two_ranks_make_queues_on_demand_and_no_other_takes_part() {
+    let nics = nics(3);
+    let recording: Vec<_> = (world(3).into_iter())
+        .map(|rank| Arc::new(Recording::new(rank)))
+        .collect();
+    let ranks: Vec<_> = (recording.iter())
+        .map(|rank| Arc::clone(rank) as Arc<dyn Bootstrap>)
+        .collect();
+    let services = services(&ranks, &nics);
+    let made = ask(&services, [3, 3], [PATIENCE; 2]).map(|made| made.unwrap());
+    for (rank, connections) in made.iter().enumerate() {
+        assert_eq!(connections.len(), 3);
+        for (mine, theirs) in connections.iter().zip(&made[1 - rank]) {
+            let (mine, theirs) = (mine.link().queue().unwrap(), theirs.link().queue().unwrap());
+            assert_eq!(mine.path().peer, theirs.queue().address());
+        }
+        assert!(!recording[rank].by_peer().contains_key(&2));
+    }
+    assert_eq!(recording[2].total(), Default::default());
+    assert_eq!(nics[2].counters().live.total(), 0);
+    // What stands on a connection can be made, also without a setup.
+    let buffer = crate::buffer::Buffer::new(crate::device::Device::cpu(), 64).unwrap();
+    let halves: Vec<_> = (services[..2].iter().zip(&made).enumerate())
+        .map(|(rank, (service, connections))| {
+            let memory = service.register_memory(&buffer, 0..64).unwrap();
+            let remote = service.exchange_memory(1 - rank, &memory, 0).unwrap();
+            let semaphore = service.build_semaphore(&connections[0], 0).unwrap();
+            (service, memory, remote, semaphore)
+        })
+        .collect();
+    for (service, memory, remote, semaphore) in halves {
+        let (remote, semaphore) = (remote.get().unwrap(), semaphore.get().unwrap());
+        service.port_channel(semaphore, &remote, &memory).unwrap();
+    }
+    // A setup is still possible.
+    let parts: Vec<Part<'_>> = (services.iter())
+        .map(|service| Part {
+            service,
+            counts: QueueCounts::Uniform(1),
+            comes_after: Duration::ZERO,
+        })
+        .collect();
+    for result in set_up(&parts, 0, PATIENCE) {
+        result.unwrap();
+    }
+    assert!(made.iter().flatten().all(|made| made.status().is_none()));
+    drop((made, services));
+    assert!(nics.iter().all(is_empty));
+}
+
+#[test]
+fn gpunetio_queues_on_demand_are_refused_or_given_up_and_the_next_call_works() {
+    let (ranks, nics) = (world(2), nics(2));
+    let services = services(&ranks, &nics);
+    let works = || {
+        for made in ask(&services, [2, 2], [PATIENCE; 2]) {
+            assert_eq!(made.unwrap().len(), 2);
+        }
+    };
+    // Nobody answers; then the other asks alone, and sees what the first left behind.
+    for rank in [0, 1] {
+        let short = Deadline::after(Duration::from_millis(100));
+        let error = services[rank].connect_on_demand(1 - rank, 2, 4, short);
+        let error = error.unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        assert!(
+            error.to_string().contains(&format!("rank {}", 1 - rank)),
+            "{error}"
+        );
+    }
+    works();
+    // They do not agree.
+    for (rank, made) in ask(&services, [1, 3], [PATIENCE; 2])
+        .into_iter()
+        .enumerate()
+    {
+        let error = made.unwrap_err();
+        assert!(matches!(error, Error::PeerGaveUp { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("rank {}", 1 - rank)), "{text}");
+        assert!(
+            text.contains("asks for 1") || text.contains("asks for 3"),
+            "{text}"
+        );
+    }
+    works();
+    // One cannot make its queues.
+    nics[1].set_faults(FaultPlan::refuse(ControlOperation::CreateQueuePair));
+    let [at_0, at_1] = ask(&services, [2, 2], [PATIENCE; 2]).map(|made| made.unwrap_err());
+    assert!(matches!(at_0, Error::PeerGaveUp { rank: 1, .. }), "{at_0}");
+    assert!(matches!(at_1, Error::Hca { .. }), "{at_1}");
+    works();
+    // One does not want to.
+    let refusing = &services[1];
+    let [asked, refused] = thread::scope(|scope| {
+        let asks = scope.spawn(|| services[0].connect_on_demand(1, 2, 4, soon()).map(drop));
+        // Before: the call is there when it is refused, or comes while it is waited for.
+        let refuses = scope.spawn(move || refusing.refuse_on_demand(0, 4, "too busy", soon()));
+        [asks.join().unwrap(), refuses.join().unwrap()]
+    });
+    refused.unwrap();
+    let error = asked.unwrap_err();
+    assert!(
+        matches!(error, Error::PeerGaveUp { rank: 1, .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("too busy"), "{error}");
+    works();
+    for (peer, count) in [(0, 1), (2, 1), (1, 0), (1, 65)] {
+        let error = services[0]
+            .connect_on_demand(peer, count, 4, soon())
+            .unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidUsage, "{error}");
+    }
+    drop(services);
+    assert!(nics.iter().all(is_empty));
+}
+
+#[test]
+fn gpunetio_one_edge_is_rebuilt_while_the_others_go_on() {
+    let (ranks, nics) = (world(3), nics(3));
+    let services = services(&ranks, &nics);
+    let parts: Vec<Part<'_>> = (services.iter())
+        .map(|service| Part {
+            service,
+            counts: QueueCounts::Uniform(2),
+            comes_after: Duration::ZERO,
+        })
+        .collect();
+    for result in set_up(&parts, 0, PATIENCE) {
+        result.unwrap();
+    }
+    let to = |rank: usize, peer, index| services[rank].connect(peer, index).unwrap();
+    let old: Vec<_> = [(0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)]
+        .map(|(rank, peer, index)| to(rank, peer, index))
+        .into();
+    old[0].fail(Error::PeerDown {
+        rank: Some(1),
+        cause: "a test".into(),
+    });
+    thread::scope(|scope| {
+        for rank in [0, 1] {
+            let service = &services[rank];
+            scope.spawn(move || service.rebuild(1 - rank, 1, soon()).unwrap());
+        }
+    });
+    for old in &old {
+        assert!(old.status().is_some(), "an old handle fails at once");
+    }
+    for (rank, peer) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
+        for index in 0..2 {
+            assert!(to(rank, peer, index).status().is_none());
+        }
+    }
+    let error = services[0].rebuild(0, 1, soon()).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidUsage);
+    drop((old, services));
+    assert!(nics.iter().all(is_empty));
+}
