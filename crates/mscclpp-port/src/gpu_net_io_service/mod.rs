@@ -67,6 +67,9 @@ impl Default for GpuNetIoConfig {
 /// 5. [`port_channel`](Self::port_channel): what kernels put, signal and wait through. Each channel
 ///    posts to the queue of its semaphore's connection, and counts its own signals.
 ///
+/// Two ranks alone make queues by [`connect_on_demand`](Self::connect_on_demand), and make those of one
+/// edge again by [`rebuild`](Self::rebuild).
+///
 /// No proxy takes part. The service needs no `ProxyService`, and what it made outlives it.
 ///
 /// # Fails together

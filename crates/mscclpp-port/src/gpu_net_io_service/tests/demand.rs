@@ -111,6 +111,11 @@ fn gpunetio_queues_on_demand_are_refused_or_given_up_and_the_next_call_works() {
         );
     }
     works();
+    // It had asked for another number.
+    let short = Deadline::after(Duration::from_millis(100));
+    let error = services[1].connect_on_demand(0, 3, 4, short);
+    assert!(matches!(error, Err(Error::Timeout { .. })), "{error:?}");
+    works();
     // They do not agree.
     for (rank, made) in ask(&services, [1, 3], [PATIENCE; 2])
         .into_iter()
