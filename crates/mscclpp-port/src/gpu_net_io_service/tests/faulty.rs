@@ -216,7 +216,7 @@ pub(super) enum Mail {
     Cut,
     /// They do not arrive.
     Lost,
-    /// The rank's own record comes back to it.
+    /// They cannot be sent, or not be received.
     RefusedToSend,
     RefusedToReceive,
 }
