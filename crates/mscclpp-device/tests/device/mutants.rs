@@ -146,8 +146,11 @@ mutants! {
     status_looked_at_each_time: "wait_device.hpp",
         "statusIntervalNs = 10000;" => "statusIntervalNs = 0;",
         "semaphore", semaphore::status_is_looked_at_seldom;
+    small_budget_learns_no_error: "wait_device.hpp",
+        "(last && !looked)" => "(last && looked)",
+        "queue", limits::small_budgets;
     budget_ends_with_ok: "wait_device.hpp",
-        "looks >= maxSpinCount) return Status::Timeout;" => "looks >= maxSpinCount) return Status::Ok;",
+        "if (last) return Status::Timeout;" => "if (last) return Status::Ok;",
         "semaphore", semaphore::budgets;
 
     // The channel.

@@ -29,6 +29,8 @@ pub(super) type Cancel = Box<dyn Fn() + Send + Sync>;
 pub(crate) struct Ends {
     pub(crate) local: TransportKind,
     pub(crate) remote: TransportKind,
+    /// The context at this end.
+    pub(crate) own: ContextId,
     /// The context at the other end, and the rank, where it has one.
     pub(crate) peer: ContextId,
     pub(crate) rank: Option<usize>,

@@ -2,7 +2,7 @@
 //! One at a time for each pair of HCAs: several connections of a pair need one wire between them.
 
 use std::collections::HashSet;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::provider::HcaAddress;
@@ -26,6 +26,13 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turns {
+    /// Those of the process: several contexts may share an HCA, and the second of two wires between
+    /// the same HCAs would end the first.
+    pub(crate) fn of_process() -> Arc<Self> {
+        static TURNS: LazyLock<Arc<Turns>> = LazyLock::new(Arc::default);
+        Arc::clone(&TURNS)
+    }
+
     /// Waits for the turn, until it is not wanted any more.
     pub(super) fn take(&self, pair: Pair, given_up: impl Fn() -> bool) -> Option<Turn<'_>> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);

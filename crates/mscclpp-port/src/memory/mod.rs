@@ -349,7 +349,10 @@ impl RegisteredMemory {
 
     /// This memory as the source of puts on a queue between `ends`; zero if it cannot be.
     pub(crate) fn as_own(&self, ends: &Ends) -> QueueMemory {
-        let local = (self.view.as_ref()).filter(|view| matches!(view.backing, Backing::Local(_)));
+        // Of this context: another's keys are of other protection domains, or of other HCAs.
+        let local = (self.view.as_ref()).filter(|view| {
+            matches!(view.backing, Backing::Local(_)) && view.backing.owner().context == ends.own
+        });
         local.map_or(QueueMemory::NONE, |view| {
             view.on_hca(ends.local, QueueMemory::LOCAL)
         })

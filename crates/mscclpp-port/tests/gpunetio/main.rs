@@ -7,6 +7,7 @@ mod failures;
 #[path = "../../src/testing/local.rs"]
 mod local;
 mod policy;
+mod sharing;
 mod support;
 mod teardown;
 mod world;
