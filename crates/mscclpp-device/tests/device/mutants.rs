@@ -283,10 +283,12 @@ mutants! {
         => "memory::fetchAdd<scopeDevice>(&state->pending, uint64_t{0} - seen, memoryOrderAcqRel);\n      return;",
         "queue", threads::nobody_is_forgotten;
     slots_handed_out_twice: "queue_device.hpp",
-        "first = memory::fetchAdd<scopeDevice>(&state->reserved, count, memoryOrderRelaxed);"
-        => "first = memory::load<scopeDevice>(&state->reserved, memoryOrderRelaxed);
+        "return hasRoom(first + count) && memory::compareExchange<scopeDevice>(&state->reserved, first, first + count,
+                                                                            memoryOrderRelaxed) == first;"
+        => "if (!hasRoom(first + count)) return false;
             sched_yield();
-            memory::store<scopeDevice>(&state->reserved, first + count, memoryOrderRelaxed);",
+            memory::store<scopeDevice>(&state->reserved, first + count, memoryOrderRelaxed);
+            return true;",
         "queue", threads::nobody_is_forgotten;
 
     // Room and completions.
