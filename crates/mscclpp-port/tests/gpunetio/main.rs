@@ -8,6 +8,7 @@ mod failures;
 mod local;
 mod policy;
 mod sharing;
+mod stalled;
 mod support;
 mod teardown;
 mod world;
