@@ -247,7 +247,7 @@ impl PortChannel {
                 return unusable(format!("destination (memory {dst})"), why);
             }
             if bound.src.size == 0 {
-                let why = format!("not memory of this rank, or not registered for its {local}");
+                let why = format!("not memory of this context, or not registered for its {local}");
                 return unusable(format!("source (memory {src})"), why);
             }
         }

@@ -298,7 +298,7 @@ fn run(inner: &Inner) {
             .map(|link| (link.stream.clone(), link.has_outgoing()));
         let streams = streams.collect();
         let (queues, memory) = (shell.nic.has_queues(), shell.nic.waits_for_memory());
-        // A stream that takes no more holds everything up.
+        // A stream that takes no more holds everything up for a while.
         let held_up = shell.links.iter().any(LinkEnd::is_congested);
         let next = if held_up { None } else { shell.nic.next_time() };
         Inner::unlock(shell);

@@ -174,9 +174,9 @@ struct QueueDeviceHandle {
   /// once goes in pieces, each published by itself, in order.
   ///
   /// Waits for room: until there is some, the queue has failed, a status word of `watch` says so, or
-  /// `maxSpinCount` looks were in vain (negative: for ever). With a budget, slots are taken only
-  /// when there is room; slots that were taken are always published. After Timeout whole pieces may
-  /// have been posted, never the last.
+  /// `maxSpinCount` looks were in vain (negative: for ever). Slots are taken only when there is
+  /// room, and those that were taken are always published. After an error or Timeout whole pieces
+  /// may have been posted, never the last.
   /// @param ticket then says when it is complete; see poll().
   template <typename Write, typename Probe = NoProbe>
   MSCCLPP_DEVICE_INLINE Status post(uint64_t count, Write write, uint64_t& ticket, int64_t maxSpinCount,
@@ -184,7 +184,7 @@ struct QueueDeviceHandle {
     Status status = enter();
     const uint64_t most = blocks / 2;
     for (uint64_t done = 0; status == Status::Ok && done < count;) {
-      const uint64_t now = count - done < most ? count - done : most;
+      uint64_t now = count - done < most ? count - done : most;
       uint64_t first;
       status = form == QueueForm::Shared ? reserveShared(now, first, maxSpinCount, watch)
                                          : reserveExclusive(now, first, maxSpinCount, watch);
@@ -296,18 +296,18 @@ struct QueueDeviceHandle {
     return waitUntil([&] { return hasRoom(end); }, maxSpinCount, watch);
   }
 
-  MSCCLPP_DEVICE_INLINE Status reserveShared(uint64_t count, uint64_t& first, int64_t maxSpinCount, QueueWatch watch) {
-    if (maxSpinCount < 0) {
-      first = memory::fetchAdd<scopeDevice>(&state->reserved, count, memoryOrderRelaxed);
-      const uint64_t end = first + count;
-      if (hasRoom(end)) return Status::Ok;
-      return waitUntil([&] { return hasRoom(end); }, -1, watch);
-    }
+  /// Slots are taken only when there is room: a thread that gave up while it waited for room of its
+  /// own would leave a gap, behind which nothing is ever announced. Without a budget a piece may
+  /// become smaller; else a large one would wait for as long as others post small ones.
+  MSCCLPP_DEVICE_INLINE Status reserveShared(uint64_t& count, uint64_t& first, int64_t maxSpinCount,
+                                             QueueWatch watch) {
     const auto take = [&] {
       first = memory::load<scopeDevice>(&state->reserved, memoryOrderRelaxed);
+      if (maxSpinCount < 0 && count > 1 && !hasRoom(first + count)) count = 1;
       return hasRoom(first + count) && memory::compareExchange<scopeDevice>(&state->reserved, first, first + count,
                                                                             memoryOrderRelaxed) == first;
     };
+    if (maxSpinCount < 0 && take()) return Status::Ok;
     return waitUntil(take, maxSpinCount, watch);
   }
 

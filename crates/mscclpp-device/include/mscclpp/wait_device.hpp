@@ -22,22 +22,26 @@ MSCCLPP_DEVICE_INLINE Status stickyError(const StatusWord* word) {
 
 /// Calls `done` until it returns true. Ends by that, by an error that `failed` returns, or by
 /// `maxSpinCount` failed looks; negative is no limit. `done` is called at least once, and once more
-/// after an error was seen: what arrived wins. `failed` is called every statusIntervalNs at most.
+/// after an error was seen: what arrived wins. `failed` is called every statusIntervalNs at most, and
+/// before Timeout if it was not called yet.
 template <typename Done, typename Failed>
 MSCCLPP_DEVICE_INLINE Status waitUntil(Done done, Failed failed, int64_t maxSpinCount) {
   memory::Relax relax;
   uint64_t nextLook = 0;
+  bool looked = false;
   for (int64_t looks = 0;; ++looks) {
     if (done()) return Status::Ok;
-    if (maxSpinCount >= 0 && looks >= maxSpinCount) return Status::Timeout;
+    const bool last = maxSpinCount >= 0 && looks >= maxSpinCount;
     const uint64_t now = memory::nowNs();
-    if (nextLook == 0) {
+    if (nextLook == 0) nextLook = now + statusIntervalNs;
+    // Who calls again and again with a small budget learns of an error, too.
+    if (now >= nextLook || (last && !looked)) {
       nextLook = now + statusIntervalNs;
-    } else if (now >= nextLook) {
-      nextLook = now + statusIntervalNs;
+      looked = true;
       const Status error = failed();
       if (error != Status::Ok) return done() ? Status::Ok : error;
     }
+    if (last) return Status::Timeout;
     relax.pause();
   }
 }

@@ -146,8 +146,11 @@ mutants! {
     status_looked_at_each_time: "wait_device.hpp",
         "statusIntervalNs = 10000;" => "statusIntervalNs = 0;",
         "semaphore", semaphore::status_is_looked_at_seldom;
+    small_budget_learns_no_error: "wait_device.hpp",
+        "(last && !looked)" => "(last && looked)",
+        "queue", limits::small_budgets;
     budget_ends_with_ok: "wait_device.hpp",
-        "looks >= maxSpinCount) return Status::Timeout;" => "looks >= maxSpinCount) return Status::Ok;",
+        "if (last) return Status::Timeout;" => "if (last) return Status::Ok;",
         "semaphore", semaphore::budgets;
 
     // The channel.
@@ -280,10 +283,12 @@ mutants! {
         => "memory::fetchAdd<scopeDevice>(&state->pending, uint64_t{0} - seen, memoryOrderAcqRel);\n      return;",
         "queue", threads::nobody_is_forgotten;
     slots_handed_out_twice: "queue_device.hpp",
-        "first = memory::fetchAdd<scopeDevice>(&state->reserved, count, memoryOrderRelaxed);"
-        => "first = memory::load<scopeDevice>(&state->reserved, memoryOrderRelaxed);
+        "return hasRoom(first + count) && memory::compareExchange<scopeDevice>(&state->reserved, first, first + count,
+                                                                            memoryOrderRelaxed) == first;"
+        => "if (!hasRoom(first + count)) return false;
             sched_yield();
-            memory::store<scopeDevice>(&state->reserved, first + count, memoryOrderRelaxed);",
+            memory::store<scopeDevice>(&state->reserved, first + count, memoryOrderRelaxed);
+            return true;",
         "queue", threads::nobody_is_forgotten;
 
     // Room and completions.

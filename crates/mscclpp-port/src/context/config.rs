@@ -22,6 +22,10 @@ pub struct ContextConfig {
     /// How long a peer may take and acknowledge nothing, although there is something to, before
     /// its connection fails with [`Error::Stalled`](crate::Error::Stalled); also how long the
     /// network may be silent. 30 s by default, or what `MSCCLPP_CONNECTION_TIMEOUT` says, in seconds.
+    ///
+    /// Over an HCA it says only how long the machine at the other end may be silent. Requests that
+    /// nobody acknowledges fail after less than 5 s ([`Error::QueueFailed`](crate::Error::QueueFailed),
+    /// RETRY_EXC_ERR), so a process that is stopped for longer loses its connections.
     pub stall_timeout: Duration,
     /// The HCAs that `IB0`, `IB1`, ... stand for, in this order; by default those that
     /// `MSCCLPP_HCA_DEVICES` names. Each is opened when it is first used.

@@ -29,6 +29,9 @@ use crate::memory::{RegistrationTable, random_u64};
 use crate::status::StickyStatus;
 use crate::transport::Transport;
 
+/// Names an endpoint. Random.
+type Nonce = [u8; 16];
+
 /// Names a context to its peers. Random.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct ContextId([u8; 16]);
@@ -61,9 +64,9 @@ struct Inner {
     hcas: Hcas,
     /// Made when the first queue needs it.
     watcher: Mutex<Option<Arc<Watcher>>>,
-    /// Ends of control streams within this context, by both endpoints' nonces: the first end leaves
-    /// the other half for the second.
-    meetings: Mutex<HashMap<[u8; 16], UnixStream>>,
+    /// Endpoints that are not connected yet, by their nonces, each with the control streams that
+    /// other endpoints of this context, by theirs, have left for it.
+    meetings: Mutex<HashMap<Nonce, HashMap<Nonce, UnixStream>>>,
 }
 
 impl Context {
@@ -147,13 +150,21 @@ impl Context {
         let queue = (config.transport.is_ib())
             .then(|| self.create_queue(&config))
             .transpose()?;
+        let (nonce, acceptor) = (random_bytes()?, self.acceptor()?);
+        lock(&self.inner.meetings).insert(nonce, HashMap::new());
         Ok(Endpoint {
             config,
             context: self.clone(),
-            nonce: random_bytes()?,
-            acceptor: self.acceptor()?,
+            nonce,
+            acceptor,
             queue,
         })
+    }
+
+    /// An endpoint is gone, or connected: what was left for it ends.
+    pub(crate) fn forget_endpoint(&self, nonce: Nonce) {
+        let left = lock(&self.inner.meetings).remove(&nonce);
+        drop(left);
     }
 
     /// Connects an endpoint of this context to the one whose record the peer has sent. The peer

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mscclpp_bootstrap::Deadline;
 
-use super::{Context, lock};
+use super::{Context, Nonce, lock};
 use crate::arrival::Arrival;
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointQueue, EndpointRecord};
 use crate::error::{Error, Result};
@@ -118,16 +118,25 @@ impl Context {
         Ok((end, handshake, route))
     }
 
-    /// The control stream between two endpoints of this context.
-    fn meet(&self, local: [u8; 16], remote: [u8; 16]) -> Result<UnixStream> {
-        let both = std::array::from_fn(|i| local[i] ^ remote[i]);
+    /// The control stream between two endpoints of this context: the first leaves the other half for
+    /// the second.
+    fn meet(&self, local: Nonce, remote: Nonce) -> Result<UnixStream> {
         let mut meetings = lock(&self.inner.meetings);
-        if let Some(stream) = meetings.remove(&both) {
+        let left = meetings.get_mut(&local);
+        if let Some(stream) = left.and_then(|left| left.remove(&remote)) {
             return Ok(stream);
         }
+        let Some(left) = meetings.get_mut(&remote) else {
+            return Err(Error::Record {
+                what: "endpoint",
+                detail:
+                    "it is of an endpoint of this context that is gone, or connected to another"
+                        .into(),
+            });
+        };
         let (ours, theirs) = UnixStream::pair()
             .map_err(|error| Error::io("make a control stream within a context", error))?;
-        meetings.insert(both, theirs);
+        left.insert(local, theirs);
         Ok(ours)
     }
 

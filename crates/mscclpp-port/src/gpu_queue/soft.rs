@@ -25,6 +25,11 @@ use crate::memory::Access;
 /// die are noticed by the control stream, long before the retries are used up.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_micros(268_435);
 
+/// Bytes of a request at most: its length has 31 bits, and one more says that data is inline.
+const MAX_MESSAGE: u64 = 1 << 30;
+/// Bytes that a signal takes.
+const SIGNAL: u64 = 8;
+
 /// A NIC in software, and the protection domain of this context on it.
 pub(crate) struct SoftHca {
     device: nic::Device,
@@ -120,6 +125,16 @@ impl GpuQueueProvider for SoftHca {
     }
 
     fn create_queue(&self, plan: QueuePlan) -> Result<Box<dyn HcaQueue>> {
+        let largest = self.device.capabilities().max_message;
+        if largest < SIGNAL {
+            return Err(Error::InvalidUsage {
+                operation: "create an endpoint",
+                detail: format!(
+                    "the largest message of {} is {largest} bytes, and signals take {SIGNAL}",
+                    self.name()
+                ),
+            });
+        }
         let memory = QueueLayout::new(plan)?;
         let QueueLayout {
             blocks, entries, ..
@@ -233,8 +248,10 @@ impl SoftQueue {
 
     /// What kernels and completions tell.
     fn told(&self) -> Option<QueueFault> {
-        let consumed = self.state_word(offset_of!(QueueState, consumed));
+        // In this order, because kernels may be consuming: entries are counted on from what was
+        // complete before the first of them.
         let completed = self.state_word(offset_of!(QueueState, completed));
+        let consumed = self.state_word(offset_of!(QueueState, consumed));
         let read = |slot: u32| {
             let mut entry = [0; COMPLETION_BYTES];
             let at = self.memory.completions + u64::from(slot) * COMPLETION_BYTES as u64;
@@ -318,7 +335,7 @@ impl HcaQueue for SoftQueue {
             record_in_host_memory: 0,
             // The n-th completion of a shared queue is that of the n-th request.
             signal_every: shared.into(),
-            max_message: self.device.capabilities().max_message,
+            max_message: self.device.capabilities().max_message.min(MAX_MESSAGE),
         }
     }
 

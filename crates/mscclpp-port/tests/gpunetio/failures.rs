@@ -6,8 +6,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::{Bootstrap, Deadline};
-use mscclpp_port::{EndpointConfig, Error, ErrorCode, QueueForm, Status, TransportKind};
-use mscclpp_softnic::{ControlOperation, DeviceConfig, FaultKind, FaultPlan, FaultRule, State};
+use mscclpp_port::{
+    EndpointConfig, Error, ErrorCode, ProxyService, QueueForm, Status, TransportKind,
+};
+use mscclpp_softnic::{
+    ControlOperation, DeviceConfig, FaultKind, FaultPlan, FaultRule, NetworkConfig, State,
+};
 
 use crate::local::Local;
 use crate::support::{At, Call, call, eventually, start};
@@ -300,4 +304,40 @@ fn gpunetio_a_stopped_service_releases_who_waits() {
     drop(a.service);
     assert_eq!(waiting.end(), [Status::Aborted; 2]);
     drop(handle);
+}
+
+/// Threads that wait for room of a shared queue when their service stops leave no gap: another
+/// service's kernels go on, and so do the same ones after a restart.
+#[test]
+fn gpunetio_who_gives_up_waiting_for_room_leaves_no_gap() {
+    for restart in [false, true] {
+        let mut config = gpu();
+        config.ib.max_send_wr = Some(4);
+        let devices = nics();
+        let [a, _b] = pair_on(&devices, 4096, config);
+        let second = ProxyService::with_default_size().unwrap();
+        let semaphore = a.service.semaphore(a.semaphore).unwrap();
+        let id = second.add_host2device_semaphore(semaphore).unwrap();
+        let dst = second.add_memory(a.remote.clone()).unwrap();
+        let src = second.add_memory(a.local.clone()).unwrap();
+        let other = second.port_channel(id, dst, src).unwrap();
+        a.service.start_proxy().unwrap();
+        devices[0].set_network(NetworkConfig {
+            delay: Duration::from_millis(300),
+            ..NetworkConfig::default()
+        });
+        let posting = start(a.handle(), Call::Put, At::both(0, 64), (12, 1));
+        thread::sleep(Duration::from_millis(100));
+        a.service.stop_proxy().unwrap();
+        assert!(posting.end().contains(&Status::Aborted));
+        devices[0].set_network(NetworkConfig::default());
+        let handle = if restart {
+            a.service.start_proxy().unwrap();
+            a.handle()
+        } else {
+            other.device_handle()
+        };
+        let post = call(handle, Call::PutWithSignalAndFlush, At::both(0, 8));
+        assert_eq!(post, Status::Ok, "restart: {restart}");
+    }
 }

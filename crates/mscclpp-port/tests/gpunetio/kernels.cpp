@@ -16,6 +16,8 @@ enum Call : uint64_t {
   CallGet,
   CallPutForever,
   CallWaitBounded,
+  CallFlushLooks,
+  CallWaitLooks,
 };
 
 struct CallArgs {
@@ -50,6 +52,14 @@ MSCCLPP_KERNEL(queue_call, CallArgs) {
         if (status == Status::Ok && i % 16 == 15) status = channel.flush();
         break;
       case CallWaitBounded: status = channel.wait(1000); break;
+      case CallFlushLooks:
+        do status = channel.flush(0);
+        while (status == Status::Timeout && ++i < args.count);
+        break;
+      case CallWaitLooks:
+        do status = channel.wait(2);
+        while (status == Status::Timeout && ++i < args.count);
+        break;
     }
   }
   args.status[blockIdx.x * blockDim.x + threadIdx.x] = static_cast<uint64_t>(status);

@@ -8,6 +8,8 @@ mod failures;
 mod local;
 mod policy;
 mod service;
+mod sharing;
+mod stalled;
 mod support;
 mod teardown;
 mod world;

@@ -85,6 +85,8 @@ pub(crate) enum Call {
     Get,
     PutForever,
     WaitBounded,
+    FlushLooks,
+    WaitLooks,
 }
 
 #[derive(Clone, Copy)]

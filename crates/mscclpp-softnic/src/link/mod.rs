@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use codec::{HEADER, decode, encode, frame_length};
 
@@ -20,6 +20,10 @@ const HELLO: [u8; 8] = *b"softnic\x01";
 
 /// Bytes that wait to be sent, above which the device stops to make more.
 const CONGESTED: usize = 4 << 20;
+
+/// For how long the device waits for a stream that takes nothing. After that,
+/// packets for it are lost, and only its own peer's queues suffer.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Bytes read at a time.
 pub(crate) const READ: usize = 1 << 16;
@@ -109,9 +113,9 @@ impl LinkStream {
         timeout: Duration,
     ) -> io::Result<DeviceAddress> {
         self.set_nonblocking(false)?;
-        let until = std::time::Instant::now() + timeout;
+        let until = Instant::now() + timeout;
         let left = || {
-            let left = until.saturating_duration_since(std::time::Instant::now());
+            let left = until.saturating_duration_since(Instant::now());
             self.set_timeout(Some(left.max(Duration::from_millis(1))))
         };
         let mut hello = [0; 24];
@@ -129,7 +133,7 @@ impl LinkStream {
         let mut theirs = [0; 24];
         let mut read = 0;
         while read < theirs.len() {
-            if std::time::Instant::now() >= until {
+            if Instant::now() >= until {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             left()?;
@@ -165,6 +169,8 @@ pub(crate) struct LinkEnd {
     /// Bytes of `outgoing` that have been sent.
     sent: usize,
     pub(crate) closed: bool,
+    /// Above [`CONGESTED`]: when the stream last took something.
+    took: Option<Instant>,
 }
 
 impl LinkEnd {
@@ -177,11 +183,17 @@ impl LinkEnd {
             outgoing: Vec::new(),
             sent: 0,
             closed: false,
+            took: None,
         }
     }
 
-    /// True if more is waiting to be sent than it is worth to add to.
+    /// True if more is waiting to be sent than it is worth to add to, and it is
+    /// being sent.
     pub(crate) fn is_congested(&self) -> bool {
+        self.is_full() && (self.took).is_none_or(|took| took.elapsed() < PATIENCE)
+    }
+
+    fn is_full(&self) -> bool {
         self.outgoing.len() - self.sent > CONGESTED
     }
 
@@ -205,7 +217,7 @@ impl LinkEnd {
 
     /// Takes a packet to be sent; false if it cannot be.
     pub(crate) fn push(&mut self, packet: &Packet) -> bool {
-        if self.closed {
+        if self.closed || self.is_full() {
             return false;
         }
         if self.sent > 0 && self.sent == self.outgoing.len() {
@@ -233,6 +245,11 @@ impl LinkEnd {
         if self.sent > CONGESTED / 2 {
             self.outgoing.drain(..self.sent);
             self.sent = 0;
+        }
+        if !self.is_full() {
+            self.took = None;
+        } else if any || self.took.is_none() {
+            self.took = Some(Instant::now());
         }
         any
     }

@@ -353,3 +353,21 @@ pub(crate) fn aborts(kernels: &Kernels) -> Outcome {
 fn either_status_word_ends_what_waits_for_a_queue() {
     aborts(&Kernels::of("queue")).unwrap();
 }
+
+/// Who calls again and again with a budget of a look or two learns of an error, too.
+pub(crate) fn small_budgets(kernels: &Kernels) -> Outcome {
+    for form in [QueueForm::Exclusive, QueueForm::Shared] {
+        let rig = stopped(form, 2);
+        rig.ends[0].status.fail(Status::PeerDown);
+        let runner = Runner::direct(&rig, kernels);
+        let flushes = [0, 1].map(|budget| Op::of(FLUSH).value(budget));
+        let results = runner.run(&[Op::of(SIGNAL), flushes[0], flushes[1]])?;
+        equal("flushes", &results[1..], &[Status::PeerDown as u64; 2])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_budget_of_a_look_or_two_still_learns_of_an_error() {
+    small_budgets(&Kernels::of("queue")).unwrap();
+}
