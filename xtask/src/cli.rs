@@ -58,7 +58,7 @@ struct TestCpuArgs {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     filter: Option<String>,
     /// Build with AddressSanitizer and LeakSanitizer; leaves out documentation tests, loom models
-    /// and the tests of these tasks
+    /// and the crates that have no unsafe code
     #[arg(long)]
     sanitize: bool,
     /// Stop after this many seconds, builds included

@@ -74,6 +74,8 @@ use crate::{Bootstrap, BootstrapError, Deadline, Tag};
 
 /// The longest that a rank waits for one neighbour without looking at the others.
 const MAX_LOOK: Duration = Duration::from_millis(20);
+/// How long a rank that did not run for some time lets its bootstrap catch up.
+const RESUMED: Duration = Duration::from_millis(50);
 /// How long a gate that is dropped tries to tell each neighbour.
 const PARTING: Duration = Duration::from_millis(200);
 
@@ -191,13 +193,18 @@ impl<'a> Gate<'a> {
         self.machine.enter(self.now(), &phase, local);
         let mut looked = self.now();
         loop {
+            self.sweep();
             let now = self.now();
             if now - looked > self.machine.slot() {
-                self.machine.resumed(now);
+                // Nor did the bootstrap's threads run: what has come is not here yet.
+                std::thread::sleep(RESUMED.min(self.machine.slot()));
+                looked = self.now();
+                self.machine.resumed(looked);
+                continue;
             }
             looked = now;
-            self.sweep();
-            self.machine.tick(self.now());
+            // With the time of before: this rank may be stopped at any moment.
+            self.machine.tick(now);
             self.send_all();
             if let Some(outcome) = self.machine.outcome() {
                 return outcome;
