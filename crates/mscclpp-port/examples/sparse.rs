@@ -159,7 +159,7 @@ fn compile() -> Result<Entry, AnyError> {
     // SAFETY: the object was just made of KERNEL, which runs nothing when loaded and defines a kernel
     // of this name.
     unsafe {
-        let library = Box::leak(Box::new(libloading::Library::new(&object)?));
+        let library = std::mem::ManuallyDrop::new(libloading::Library::new(&object)?);
         Ok(*library.get::<Entry>(b"exchange")?)
     }
 }
