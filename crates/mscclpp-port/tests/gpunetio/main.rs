@@ -3,6 +3,10 @@
 
 mod binding;
 mod channels;
+#[path = "../common/kernels.rs"]
+mod compiled;
+#[path = "../common/end.rs"]
+mod end;
 mod failures;
 #[path = "../../src/testing/local.rs"]
 mod local;

@@ -1,76 +1,20 @@
 // SPDX-License-Identifier: MIT
 //! The kernels of these tests, compiled when first asked for, and what they are given.
 
-use std::path::Path;
-use std::process::Command;
-use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libloading::Library;
 use mscclpp_device::abi::{BasePortChannelDeviceHandle, PortChannelDeviceHandle};
-use mscclpp_device::executor::{Entry, HostKernel, LaunchDims, Running};
-use mscclpp_port::{Buffer, Device, Status};
+use mscclpp_port::Status;
+
+use crate::compiled::Kernels;
+pub(crate) use crate::compiled::{Calling, Words};
 
 /// Longer than anything takes that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
-/// A kernel by name.
-pub(crate) fn kernel(name: &'static str) -> HostKernel {
-    static LIBRARY: OnceLock<Library> = OnceLock::new();
-    let library = LIBRARY.get_or_init(compile);
-    // SAFETY: `kernels.cpp` defines all names that the tests ask for with MSCCLPP_KERNEL, and the
-    // library stays loaded. The argument types below are the C++ ones, and the tests keep what they
-    // point to until the launch has ended.
-    unsafe {
-        let entry = library
-            .get::<Entry>(name.as_bytes())
-            .expect("a kernel of kernels.cpp");
-        HostKernel::new(name, *entry)
-    }
-}
-
-fn compile() -> Library {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let object = directory.path().join("kernels.so");
-    let output = Command::new("g++")
-        .args(["-std=c++17", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra"])
-        .args(["-Werror", "-DMSCCLPP_DEBUG", "-I"])
-        .arg(root.join("../mscclpp-device/include"))
-        .arg(root.join("tests/gpunetio/kernels.cpp"))
-        .arg("-o")
-        .arg(&object)
-        .output()
-        .expect("a C++ compiler");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "g++: {errors}");
-    // SAFETY: the object was just made of kernels.cpp, which runs nothing when loaded.
-    unsafe { Library::new(&object) }.expect("the kernels load")
-}
-
-/// Words that a kernel writes, all ones at first.
-pub(crate) struct Words(Buffer, u64);
-
-impl Words {
-    pub(crate) fn new(count: u64) -> Self {
-        let buffer = Buffer::new(Device::cpu(), count * 8).unwrap();
-        for i in 0..count {
-            buffer.store_u64(i * 8, u64::MAX).unwrap();
-        }
-        Self(buffer, count)
-    }
-
-    pub(crate) fn address(&self) -> u64 {
-        self.0.as_ptr().expose_provenance() as u64
-    }
-
-    fn all(&self) -> Vec<u64> {
-        (0..self.1)
-            .map(|i| self.0.load_u64(i * 8).unwrap())
-            .collect()
-    }
-}
+static KERNELS: Kernels =
+    Kernels::new("tests/gpunetio/kernels.cpp", &["-DMSCCLPP_DEBUG"], PATIENCE);
 
 #[derive(Debug, Clone, Copy)]
 #[repr(u64)]
@@ -147,29 +91,6 @@ impl At {
     }
 }
 
-/// A kernel on its way.
-pub(crate) struct Calling {
-    running: Running,
-    status: Words,
-}
-
-fn status(word: u64) -> Status {
-    let code = u32::try_from(word).unwrap_or_else(|_| panic!("a status: {word:#x}"));
-    Status::try_from(code).unwrap_or_else(|_| panic!("a status: {word}"))
-}
-
-impl Calling {
-    /// Waits, and gives what the threads' calls returned.
-    pub(crate) fn end(self) -> Vec<Status> {
-        self.running.join(PATIENCE).unwrap();
-        self.status.all().into_iter().map(status).collect()
-    }
-
-    pub(crate) fn is_finished(&self) -> bool {
-        self.running.is_finished()
-    }
-}
-
 /// Starts calls, `count` times each on some threads.
 pub(crate) fn start(
     channel: PortChannelDeviceHandle,
@@ -187,9 +108,7 @@ pub(crate) fn start(
         size: at.size,
         status: status.address(),
     };
-    let dims = LaunchDims { grid: 1, block };
-    let running = kernel("queue_call").launch(dims, args).unwrap();
-    Calling { running, status }
+    KERNELS.start("queue_call", block, args, status)
 }
 
 /// One call of one thread.
@@ -212,10 +131,8 @@ pub(crate) fn put_by_id(
         size,
         status: words.address(),
     };
-    let one = LaunchDims { grid: 1, block: 1 };
-    kernel("queue_put_by_id").run(one, args, PATIENCE).unwrap();
-    let ended = words.all();
-    (status(ended[0]), status(ended[1]))
+    let ended = KERNELS.start("queue_put_by_id", 1, args, words).end();
+    (ended[0], ended[1])
 }
 
 /// Both ends of a ping-pong of 8-byte words, which have to lie at the start of both memories.
@@ -232,9 +149,7 @@ pub(crate) fn ping_pong(ends: [(PortChannelDeviceHandle, u64); 2], count: u64, i
                 rank,
                 status: status.address(),
             };
-            let one = LaunchDims { grid: 1, block: 1 };
-            let running = kernel("queue_ping_pong").launch(one, args).unwrap();
-            Calling { running, status }
+            KERNELS.start("queue_ping_pong", 1, args, status)
         })
         .collect();
     for run in runs {

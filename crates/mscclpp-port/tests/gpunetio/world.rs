@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::thread;
 
 use mscclpp_bootstrap::{Bootstrap, Deadline};
-use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_port::{
-    Access, Buffer, Communicator, Connection, ContextConfig, Device, EndpointConfig, Error, Hca,
-    MemoryId, MemoryOptions, PortChannel, ProxyService, QueueForm, RegisteredMemory, SemaphoreId,
+    Access, Communicator, ContextConfig, EndpointConfig, Error, Hca, MemoryOptions, QueueForm,
     SignalMode, TransportKind,
 };
 use mscclpp_softnic::{Capabilities, DeviceConfig, LiveObjects};
 
+pub(crate) use crate::end::End;
 use crate::local::Local;
 use crate::support::{PATIENCE, eventually};
 
@@ -57,20 +56,6 @@ pub(crate) fn communicator(
     Communicator::with_config(bootstrap, config).unwrap()
 }
 
-/// One rank's end.
-pub(crate) struct End {
-    pub(crate) communicator: Communicator,
-    pub(crate) buffer: Buffer,
-    pub(crate) local: RegisteredMemory,
-    pub(crate) remote: RegisteredMemory,
-    pub(crate) connection: Connection,
-    pub(crate) service: ProxyService,
-    pub(crate) semaphore: SemaphoreId,
-    pub(crate) dst: MemoryId,
-    pub(crate) src: MemoryId,
-    pub(crate) channel: PortChannel,
-}
-
 /// Sets one rank up towards another, which does the same at the same time.
 pub(crate) fn end(
     communicator: Communicator,
@@ -78,7 +63,6 @@ pub(crate) fn end(
     bytes: u64,
     config: EndpointConfig,
 ) -> Result<End, Error> {
-    let buffer = Buffer::new(Device::cpu(), bytes)?;
     let options = MemoryOptions {
         transports: match config.transport {
             TransportKind::Ethernet => TransportKind::IB0.into(),
@@ -86,46 +70,7 @@ pub(crate) fn end(
         },
         access: Access::FULL,
     };
-    let local = communicator.register_memory_with(&buffer, 0..bytes, options)?;
-    let connecting = communicator.connect(config, peer, 0)?;
-    communicator.send_memory(&local, peer, 0)?;
-    let receiving = communicator.recv_memory(peer, 0)?;
-    let connection = connecting.get_by(soon())?;
-    let remote = receiving.get_by(soon())?;
-
-    let service = ProxyService::with_default_size()?;
-    let semaphore = service.build_and_add_semaphore(&communicator, &connection)?;
-    let dst = service.add_memory(remote.clone())?;
-    let src = service.add_memory(local.clone())?;
-    let channel = service.port_channel(semaphore, dst, src)?;
-    Ok(End {
-        communicator,
-        buffer,
-        local,
-        remote,
-        connection,
-        service,
-        semaphore,
-        dst,
-        src,
-        channel,
-    })
-}
-
-impl End {
-    pub(crate) fn handle(&self) -> PortChannelDeviceHandle {
-        self.channel.device_handle()
-    }
-
-    pub(crate) fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.buffer.read(offset, &mut bytes).unwrap();
-        bytes
-    }
-
-    pub(crate) fn address(&self) -> u64 {
-        self.buffer.as_ptr().expose_provenance() as u64
-    }
+    crate::end::end(communicator, peer, bytes, (config, options), soon())
 }
 
 /// What both ranks come to, each on a thread of its own.
