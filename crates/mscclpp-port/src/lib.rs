@@ -238,6 +238,7 @@ mod message;
 mod port_channel;
 mod proxy;
 mod proxy_service;
+mod random;
 mod refusal;
 mod semaphore;
 mod shared;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mscclpp_bootstrap::link::Acceptor;
@@ -25,8 +25,10 @@ use crate::error::{Error, Result};
 use crate::ethernet::{self, EthernetTransport, Settings};
 use crate::gpu_queue::{Hcas, Watcher};
 use crate::loopback::Loopback;
-use crate::memory::{RegistrationTable, random_u64};
+use crate::memory::RegistrationTable;
+use crate::random::random_bytes;
 use crate::status::StickyStatus;
+use crate::sync::lock_plain as lock;
 use crate::transport::Transport;
 
 /// Names an endpoint. Random.
@@ -254,17 +256,6 @@ impl Context {
         })?;
         Ok(Arc::clone(acceptor.insert(Arc::new(made))))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn random_bytes() -> Result<[u8; 16]> {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&random_u64()?.to_le_bytes());
-    bytes[8..].copy_from_slice(&random_u64()?.to_le_bytes());
-    Ok(bytes)
 }
 
 impl fmt::Debug for Context {

@@ -9,13 +9,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 
 use crate::ethernet::frame::{Frame, MAX_PAYLOAD};
 use crate::ethernet::socket::Socket;
 use crate::ethernet::wire::{MAX_FRAMES, Outgoing, PumpError, send};
 use crate::memory::{Region, Target};
 use crate::refusal::Refused;
+use crate::sync::lock_plain as lock;
 
 /// What a trigger may need: a write, a signal and a flush.
 pub(crate) const TRIGGER_POSTS: usize = 3;
@@ -81,10 +82,6 @@ pub(crate) struct Sender {
     flushed: AtomicU64,
     /// Bytes that the socket took, to see a stall.
     sent: AtomicU64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Sender {

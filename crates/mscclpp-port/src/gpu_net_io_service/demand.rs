@@ -14,8 +14,8 @@ use super::record::EdgeRecord;
 use crate::connection::Connection;
 use crate::endpoint::{Endpoint, MAX_RECORD};
 use crate::error::{Error, Result};
-use crate::memory::random_u64;
 use crate::message;
+use crate::random::random_u64;
 
 /// The number that these messages take among the layers between users and bootstrap.
 const LAYER: u8 = 3;

@@ -12,7 +12,7 @@ mod tests;
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use mscclpp_bootstrap::plan::MAX_QUEUES;
 use mscclpp_bootstrap::{Bootstrap, Deadline, Plan};
@@ -29,6 +29,7 @@ use crate::gpu_queue::{Hca, IbConfig, IbMode};
 use crate::memory::{MemoryOptions, RegisteredMemory};
 use crate::port_channel::PortChannel;
 use crate::semaphore::Semaphore;
+use crate::sync::lock_plain as lock;
 use crate::transport::TransportKind;
 pub use counts::QueueCounts;
 
@@ -445,10 +446,6 @@ impl GpuNetIoService {
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn no_queue(peer: usize) -> Error {

@@ -21,7 +21,7 @@ use super::provider::WireStream;
 use super::turns::Turns;
 use crate::arrival::Arrival;
 use crate::error::{Error, Result};
-use crate::memory::random_u64;
+use crate::random::random_bytes;
 
 /// What a control stream is made for.
 pub(crate) const CONTROL: &str = "mscclpp-port queue control";
@@ -128,10 +128,7 @@ impl Handshake {
             if end.hca.reaches(peer) {
                 return send(end, control, &Message::Wired);
             }
-            let id = random_bytes()?;
-            let mut secret = [0; 32];
-            secret[..16].copy_from_slice(&random_bytes()?);
-            secret[16..].copy_from_slice(&random_bytes()?);
+            let (id, secret) = (random_bytes()?, random_bytes::<32>()?);
             let same_host = self.socket.is_some();
             let order = Message::Wire {
                 id,
@@ -299,13 +296,6 @@ fn send(end: &QueueEnd, control: &Control, message: &Message) -> Result<()> {
 
 fn out_of_step(end: &QueueEnd) -> Error {
     end.peer_down("it broke the protocol of the control stream")
-}
-
-fn random_bytes() -> Result<[u8; 16]> {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&random_u64()?.to_le_bytes());
-    bytes[8..].copy_from_slice(&random_u64()?.to_le_bytes());
-    Ok(bytes)
 }
 
 /// Nothing is sent for long on a control stream: the system asks whether the peer's machine is there.

@@ -26,8 +26,6 @@ mod transport;
 mod turns;
 mod watcher;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 pub use config::{IbConfig, IbMode};
 pub(crate) use end::{Ends, QueueEnd};
 pub(crate) use handshake::{CONTROL, Handshake, Route, SELF_TEST, test};
@@ -45,8 +43,4 @@ pub(crate) use soft::SoftHca;
 pub(crate) use transport::GpuTransport;
 pub(crate) use watcher::Watcher;
 
-/// Locks, and goes on with the data if another thread panicked while it held the lock: every critical
-/// section here leaves its data whole at each step.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::sync::lock_plain as lock;

@@ -16,7 +16,7 @@ pub use options::MemoryOptions;
 pub(crate) use record::{HcaKey, MemoryRecord};
 pub(crate) use signal::SignalMemory;
 pub use table::Access;
-pub(crate) use table::{Region, RegionGuard, RegistrationTable, random_u64};
+pub(crate) use table::{Region, RegionGuard, RegistrationTable};
 
 use crate::context::{Context, ContextId};
 use crate::error::{Error, check_range};

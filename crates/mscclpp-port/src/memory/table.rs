@@ -2,7 +2,6 @@
 //! The registrations of a context, by key: what peers may reach, checked at every access.
 
 use std::collections::HashMap;
-use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::AcqRel;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
@@ -10,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
 use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::memory::Registration;
+use crate::random::random_u64;
 use crate::refusal::Refusal;
 use crate::shared;
 
@@ -249,12 +249,6 @@ impl RegistrationTable {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         entries.get(&key)?.registration.upgrade()
     }
-}
-
-/// A random number from the system.
-pub(crate) fn random_u64() -> Result<u64, Error> {
-    getrandom::u64()
-        .map_err(|source| Error::io("draw a random number", io::Error::other(source.to_string())))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! What a service's callers and its proxy thread share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mscclpp_device::abi::{MAX_MEMORIES, MAX_SEMAPHORES};
@@ -12,6 +12,7 @@ use crate::flush::FlushWord;
 use crate::gpu_queue::MemoryTable;
 use crate::memory::RegisteredMemory;
 use crate::semaphore::Host2DeviceSemaphore;
+use crate::sync::lock_plain as lock;
 use crate::table::Table;
 
 /// At most one warning about triggers of no connection in this time.
@@ -140,8 +141,4 @@ impl Tables {
         let strays = lock(&self.strays);
         (strays.first.clone(), strays.count)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
