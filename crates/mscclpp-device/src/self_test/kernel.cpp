@@ -10,6 +10,8 @@ namespace {
 struct SelfTestArgs {
   QueueDeviceHandle queue;
   uint64_t timeoutNs;
+  // Set when the test is not wanted any more.
+  const StatusWord* over;
   uint64_t* status;
 };
 
@@ -22,17 +24,17 @@ MSCCLPP_KERNEL(mscclpp_queue_self_test, SelfTestArgs) {
     return;
   }
   const uint64_t deadline = memory::nowNs() + args.timeoutNs;
-  const QueueWatch nobody{nullptr, nullptr};
+  const QueueWatch watch{args.over, nullptr};
   uint64_t ticket = 0;
   const auto write = [](const detail::WorkRequest& request, uint64_t) { request.writeNothing(); };
-  Status status = queue.post(1, write, ticket, 0, nobody);
+  Status status = queue.post(1, write, ticket, 0, watch);
   if (status == Status::Ok) {
     bool complete = false;
     const auto ended = [&] {
       complete = queue.poll(ticket);
       return complete || memory::nowNs() > deadline;
     };
-    status = queue.waitUntil(ended, -1, nobody);
+    status = queue.waitUntil(ended, -1, watch);
     if (status == Status::Ok && !complete) status = Status::Timeout;
   }
   *args.status = static_cast<uint64_t>(status);

@@ -8,16 +8,19 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use crate::abi::{AbiError, QueueDeviceHandle, Status};
+use crate::abi::{AbiError, QueueDeviceHandle, Status, StatusWord};
 use crate::executor::{ExecutorError, HostKernel, LaunchDims};
 
 unsafe extern "C" {
     fn mscclpp_queue_self_test(context: *const c_void);
 }
+
+/// How long to wait for the kernel before asking whether it is still wanted.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Why a queue is not fit for use.
 #[derive(Debug, Error)]
@@ -61,45 +64,61 @@ pub enum SelfTestError {
 struct Args {
     queue: QueueDeviceHandle,
     timeout_ns: u64,
+    over: u64,
     status: u64,
 }
 
 /// Posts a write of no bytes to `queue` from a CPU thread, and waits until the
-/// peer has acknowledged it. Takes one position of the queue.
+/// peer has acknowledged it. Takes one position of the queue. `over` is asked every
+/// few milliseconds whether the test is still wanted; it is not once it says true.
 ///
 /// # Errors
 ///
 /// [`SelfTestError::NotExecuting`] at the timeout, [`SelfTestError::Failed`]
-/// with the queue's error, [`SelfTestError::Layout`] for a handle of another
-/// version.
+/// with the queue's error, or with [`Status::Aborted`] when it is over,
+/// [`SelfTestError::Layout`] for a handle of another version.
 ///
 /// # Safety
 ///
 /// All addresses of the handle are valid in this process and stay so until the
 /// call has returned, and, after [`SelfTestError::Executor`], for as long as
 /// the process lives. Nobody else posts to the queue meanwhile.
-pub unsafe fn run(queue: QueueDeviceHandle, timeout: Duration) -> Result<(), SelfTestError> {
+pub unsafe fn run(
+    queue: QueueDeviceHandle,
+    timeout: Duration,
+    over: impl Fn() -> bool,
+) -> Result<(), SelfTestError> {
     queue.check()?;
     let number = queue.number;
-    let status = Arc::new(AtomicU64::new(u64::MAX));
+    let status = Arc::new([AtomicU64::new(u64::MAX), AtomicU64::new(0)]);
     let args = Args {
         queue,
         timeout_ns: u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX / 2),
-        status: status.as_ptr().expose_provenance() as u64,
+        over: status[1].as_ptr().expose_provenance() as u64,
+        status: status[0].as_ptr().expose_provenance() as u64,
     };
     // SAFETY: made by MSCCLPP_KERNEL with the C++ twin of `Args`; the status word is kept until the
     // kernel has ended, or for ever, and the caller keeps the queue.
     let kernel = unsafe { HostKernel::new("queue self-test", mscclpp_queue_self_test) };
     let one = LaunchDims { grid: 1, block: 1 };
+    let failed = |source| SelfTestError::Executor {
+        queue: number,
+        source,
+    };
+    let running = kernel.launch(one, args).map_err(failed)?;
     // The kernel ends itself at its timeout; the rest is for a machine that is busy.
-    if let Err(source) = kernel.run(one, args, timeout + Duration::from_secs(30)) {
-        std::mem::forget(status);
-        return Err(SelfTestError::Executor {
-            queue: number,
-            source,
-        });
+    let until = Instant::now() + timeout + Duration::from_secs(30);
+    while let Err(source) = running.join(LOOK_EVERY) {
+        if Instant::now() > until {
+            std::mem::forget(status);
+            return Err(failed(source));
+        }
+        if over() {
+            let aborted = StatusWord::new(Status::Aborted, 0);
+            status[1].store(aborted.to_bits(), Ordering::Release);
+        }
     }
-    let code = u32::try_from(status.load(Ordering::Acquire)).unwrap_or(u32::MAX);
+    let code = u32::try_from(status[0].load(Ordering::Acquire)).unwrap_or(u32::MAX);
     match Status::try_from(code).unwrap_or(Status::QueueError) {
         Status::Ok => Ok(()),
         Status::Timeout => Err(SelfTestError::NotExecuting {

@@ -43,6 +43,11 @@ pub(super) enum Message {
 }
 
 impl Message {
+    /// Whether it ends the connection.
+    fn is_last(&self) -> bool {
+        matches!(self, Self::Failed(_) | Self::Refused | Self::Goodbye)
+    }
+
     fn encode(&self) -> Vec<u8> {
         let (kind, body): (u8, Vec<u8>) = match self {
             Self::Wired => (1, Vec::new()),
@@ -150,13 +155,51 @@ impl Control {
                 Ok(None) => {}
                 Err(what) => return Arrived::End(what.into()),
             }
-            let mut buffer = [0; 256];
+            if let Err(arrived) = self.read(&mut incoming) {
+                return arrived;
+            }
+        }
+    }
+
+    /// What ends the connection, if that has come, behind whatever steps of the hand-shake. Takes
+    /// nothing, and waits for nothing.
+    pub(super) fn last(&self) -> Option<Arrived> {
+        let mut incoming = lock(&self.incoming);
+        let read = loop {
+            // The few messages of a connection take less.
+            if incoming.len() > 16 * MAX_BODY {
+                break Arrived::End("it sends without end".into());
+            }
+            if let Err(arrived) = self.read(&mut incoming) {
+                break arrived;
+            }
+        };
+        let mut rest = &incoming[..];
+        loop {
+            match Message::decode(rest) {
+                Ok(Some((message, _))) if message.is_last() => {
+                    return Some(Arrived::Message(message));
+                }
+                Ok(Some((_, used))) => rest = &rest[used..],
+                Ok(None) => return Some(read).filter(|read| !matches!(read, Arrived::Nothing)),
+                Err(what) => return Some(Arrived::End(what.into())),
+            }
+        }
+    }
+
+    /// Reads some of what has come; an error is that nothing has, or the end.
+    fn read(&self, incoming: &mut Vec<u8>) -> Result<(), Arrived> {
+        let mut buffer = [0; 256];
+        loop {
             match recv(&self.stream, &mut buffer, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Arrived::End("its end of the connection is gone".into()),
-                Ok((count, _)) => incoming.extend_from_slice(&buffer[..count]),
-                Err(Errno::AGAIN) => return Arrived::Nothing,
+                Ok((0, _)) => return Err(Arrived::End("its end of the connection is gone".into())),
+                Ok((count, _)) => {
+                    incoming.extend_from_slice(&buffer[..count]);
+                    return Ok(());
+                }
+                Err(Errno::AGAIN) => return Err(Arrived::Nothing),
                 Err(Errno::INTR) => {}
-                Err(errno) => return Arrived::End(format!("its connection broke: {errno}")),
+                Err(errno) => return Err(Arrived::End(format!("its connection broke: {errno}"))),
             }
         }
     }
@@ -233,10 +276,17 @@ mod tests {
         let (a, b) = UnixStream::pair().unwrap();
         let (a, b) = (Control::new(a), Control::new(b));
         assert!(matches!(b.receive(), Arrived::Nothing));
+        assert!(b.last().is_none());
         let long = Message::Failed("ä".repeat(2000));
         a.send(&Message::Connected).unwrap();
+        assert!(b.last().is_none());
         a.send(&long).unwrap();
         drop(a);
+        // Seen behind what has not been taken yet, and left there.
+        for _ in 0..2 {
+            let last = b.last();
+            assert!(matches!(last, Some(Arrived::Message(Message::Failed(_)))));
+        }
         assert!(matches!(b.receive(), Arrived::Message(Message::Connected)));
         let Arrived::Message(Message::Failed(reason)) = b.receive() else {
             panic!("a reason");

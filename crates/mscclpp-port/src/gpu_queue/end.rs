@@ -223,6 +223,12 @@ impl QueueEnd {
         })
     }
 
+    /// What the other end has said or done that ends the connection, also behind steps of the
+    /// hand-shake that nobody has waited for yet.
+    pub(super) fn last_word(&self) -> Option<Error> {
+        self.meaning(self.control()?.last()?)
+    }
+
     /// Looks, without waiting, whether something has ended the connection. Called when something may
     /// have happened, and every now and then.
     pub(super) fn look(&self) {

@@ -97,12 +97,7 @@ impl Handshake {
         end.set_cancel(Some(cancel));
         // Where there is a control stream already, the other end says by it when it gives up.
         let last = OnceCell::new();
-        let left = || {
-            let word = end
-                .control()
-                .and_then(|control| end.meaning(control.receive()));
-            word.is_some_and(|error| last.set(error).is_ok())
-        };
+        let left = || end.last_word().is_some_and(|error| last.set(error).is_ok());
         let stream = wait(&|| end.given_up() || last.get().is_some() || left());
         end.set_cancel(None);
         match last.into_inner() {
@@ -171,6 +166,9 @@ impl Handshake {
                 // Another connection's hand-shake may be about to plug this end in.
                 while !end.hca.reaches(peer) {
                     end.check()?;
+                    if let Some(last) = end.last_word() {
+                        return Err(last);
+                    }
                     if self.deadline.expired() {
                         return Err(self.timeout(end, "waiting for the wire between two HCAs"));
                     }
@@ -196,7 +194,7 @@ impl Handshake {
                 let Some(control) = end.control() else {
                     return error;
                 };
-                if let Some(last) = end.meaning(control.receive()) {
+                if let Some(last) = end.last_word() {
                     return last;
                 }
                 if deadline.expired() {
@@ -260,20 +258,15 @@ impl Handshake {
 
 /// One request from the device side: adapters whose queues come up and execute nothing are known.
 pub(crate) fn test(end: &QueueEnd, timeout: Duration) -> Result<()> {
+    // A peer that left does not answer, and nobody waits for a queue that is not wanted any more.
+    let over = || end.given_up() || end.last_word().is_some();
     // SAFETY: `end` keeps the queue until the call has returned. It runs a thread of its own that
     // ends within seconds of the timeout; no kernel has the handle yet.
-    let result = unsafe { self_test::run(end.device_handle(), timeout) };
+    let result = unsafe { self_test::run(end.device_handle(), timeout, over) };
     let rank = end.ends.rank;
     let number = end.queue().address().number;
-    // A peer that left in the meantime does not answer.
-    let last_word = || loop {
-        match end.control()?.receive() {
-            Arrived::Message(Message::Tested) => {}
-            arrived => return end.meaning(arrived),
-        }
-    };
     result.map_err(|error| match (error, end.queue().fault()) {
-        _ if let Some(last) = last_word() => last,
+        _ if let Some(last) = end.last_word() => last,
         (SelfTestError::NotExecuting { timeout, .. }, None) => Error::QueueNotExecuting {
             rank,
             queue: number,
@@ -287,7 +280,7 @@ pub(crate) fn test(end: &QueueEnd, timeout: Duration) -> Result<()> {
 fn send(end: &QueueEnd, control: &Control, message: &Message) -> Result<()> {
     (control.send(message)).map_err(|error| {
         // Its last word tells more than the broken stream.
-        match end.meaning(control.receive()) {
+        match end.last_word() {
             Some(last) => last,
             None => end.peer_down(format!("its connection broke: {error}")),
         }

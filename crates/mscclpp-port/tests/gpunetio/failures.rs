@@ -98,6 +98,51 @@ fn gpunetio_every_refused_step_is_named_and_leaves_nothing() {
     }
 }
 
+/// Who drops a connection in the middle of its self-test does not wait for the end of it.
+#[test]
+fn gpunetio_dropping_ends_a_self_test() {
+    let devices = [(); 2].map(|()| {
+        nic(DeviceConfig {
+            faults: FaultPlan {
+                never_execute: true,
+                ..FaultPlan::default()
+            },
+            ..DeviceConfig::default()
+        })
+    });
+    let world = Local::world(2).0;
+    let communicators: Vec<_> = world
+        .into_iter()
+        .zip(&devices)
+        .map(|(bootstrap, device)| communicator(bootstrap, device))
+        .collect();
+    let connecting = [0, 1].map(|rank| communicators[rank].connect(gpu(), 1 - rank, 0).unwrap());
+    let [a, b] = connecting.map(|pending| pending.get_by(soon()).unwrap());
+    eventually("both queues are tested", || {
+        devices.iter().all(|device| device.counters().doorbells > 0)
+    });
+    let begun = Instant::now();
+    drop(a);
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+    eventually("the other end hears of it", || b.status().is_some());
+    assert!(
+        begun.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        begun.elapsed()
+    );
+    let error = b.status().unwrap();
+    assert!(
+        matches!(error, Error::PeerDown { rank: Some(0), .. }),
+        "{error}"
+    );
+    drop((b, communicators));
+    devices.iter().for_each(assert_empty);
+}
+
 #[test]
 fn gpunetio_a_queue_that_never_executes_is_found_before_anyone_gets_it() {
     let faulty = DeviceConfig {
