@@ -20,7 +20,7 @@ const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
 
 type Handle = *mut c_void;
 
-/// A loaded NVRTC. May be shared by threads.
+/// A loaded NVRTC. May be shared by threads. The library stays loaded until the process ends.
 pub struct Nvrtc {
     name: String,
     version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int,
@@ -40,8 +40,6 @@ pub struct Nvrtc {
     log: Text,
     ptx: Text,
     cubin: Text,
-    // Last: the functions are its.
-    _library: Library,
 }
 
 /// A pair of functions that give a text: its size, and its bytes.
@@ -119,8 +117,8 @@ impl Nvrtc {
         let cubin = text("nvrtcGetCUBIN", "nvrtcGetCUBINSize", "nvrtcGetCUBIN")?;
         // SAFETY: the fields' types are those of the functions in nvrtc.h, the same in CUDA 11.2
         // to 13.
-        unsafe {
-            Ok(Self {
+        let loaded = unsafe {
+            Self {
                 name: name.to_owned(),
                 version: function(&library, name, "nvrtcVersion")?,
                 num_archs: function(&library, name, "nvrtcGetNumSupportedArchs")?,
@@ -132,9 +130,12 @@ impl Nvrtc {
                 log,
                 ptx,
                 cubin,
-                _library: library,
-            })
-        }
+            }
+        };
+        // It stays loaded: the functions are its, it has state that outlives an unloading as a leak,
+        // and loading it again costs most of a second.
+        std::mem::forget(library);
+        Ok(loaded)
     }
 
     /// Its version, as (major, minor) of CUDA.
