@@ -164,6 +164,8 @@
 //!   compiler.
 //! - `nvrtc`: module `nvrtc`. Needs nothing to build; NVRTC is loaded at run
 //!   time.
+//! - `cuda`: module `cuda`, and `nvrtc`. Needs nothing to build; the driver is
+//!   loaded at run time.
 //!
 //! # Tests
 //!
@@ -174,10 +176,17 @@
 //! work, no test here shows.
 
 pub mod abi;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 #[cfg(feature = "host-executor")]
 pub mod executor;
 pub mod headers;
+#[cfg(any(feature = "cuda", feature = "host-executor"))]
+mod launch_dims;
 #[cfg(feature = "nvrtc")]
 pub mod nvrtc;
 #[cfg(feature = "host-executor")]
 pub mod self_test;
+
+#[cfg(any(feature = "cuda", feature = "host-executor"))]
+pub use launch_dims::{LaunchDims, MAX_BLOCK};

@@ -28,6 +28,7 @@ pub mod memory;
 use std::ffi::c_void;
 use std::time::Duration;
 
+pub use crate::launch_dims::{LaunchDims, MAX_BLOCK};
 pub use error::{ExecutorError, ThreadId};
 pub use launch::Running;
 pub use memory::{Model, Trace, Weak};
@@ -38,17 +39,6 @@ use launch::Launch;
 /// the kernel's name (`name_modelled` where memory is modelled).
 pub type Entry = unsafe extern "C" fn(context: *const c_void);
 
-/// How many threads run a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaunchDims {
-    /// Blocks in the grid, at least 1.
-    pub grid: u32,
-    /// Threads in each block, at least 1.
-    pub block: u32,
-}
-
-/// Most threads in a block, as on a GPU.
-pub const MAX_BLOCK: u32 = 1024;
 /// Most threads in a launch. Each is an OS thread.
 pub const MAX_THREADS: u32 = 4096;
 

@@ -67,6 +67,22 @@ impl Program {
         self.options.push(option.into());
         self
     }
+
+    /// Gives each text that the compiled code depends on, the device headers' too.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn each_text(&self, mut give: impl FnMut(&str)) {
+        give(&self.name);
+        give(&self.source);
+        self.options.iter().for_each(|option| give(option));
+        for (name, text) in &self.headers {
+            give(name);
+            give(text);
+        }
+        for (name, text) in headers::ALL {
+            give(name);
+            give(text);
+        }
+    }
 }
 
 /// What to compile to.

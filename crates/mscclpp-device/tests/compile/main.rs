@@ -162,21 +162,25 @@ fn nvrtc_trials() -> Vec<Trial> {
 }
 
 fn nvrtc_signatures(nvrtc: &Nvrtc, arch: Arch) -> Result<(), Failed> {
-    let program = Program::new("signatures.cu", SIGNATURES);
-    let compiled = nvrtc.compile(&program, &Target::Cubin(arch))?;
-    if !compiled.log.is_empty() {
-        return Err(compiled.log.into());
+    // Those of the tests that need a GPU, too.
+    let gpu_tests = include_str!("../cuda/kernels.cu");
+    for (name, source, kernel) in [
+        ("signatures.cu", SIGNATURES, "every_call"),
+        ("kernels.cu", gpu_tests, "expect"),
+    ] {
+        let program = Program::new(name, source);
+        let compiled = nvrtc.compile(&program, &Target::Cubin(arch.clone()))?;
+        if !compiled.log.is_empty() {
+            return Err(compiled.log.into());
+        }
+        // An ELF file with the kernel's name.
+        let mut words = compiled.code.windows(kernel.len());
+        let named = words.any(|bytes| bytes == kernel.as_bytes());
+        if !compiled.code.starts_with(b"\x7fELF") || !named {
+            return Err(format!("{name}: no cubin").into());
+        }
     }
-    // An ELF file with the kernel's name.
-    let named = compiled
-        .code
-        .windows(10)
-        .any(|bytes| bytes == b"every_call");
-    if compiled.code.starts_with(b"\x7fELF") && named {
-        Ok(())
-    } else {
-        Err("no cubin".into())
-    }
+    Ok(())
 }
 
 const PUSH: &str = "
