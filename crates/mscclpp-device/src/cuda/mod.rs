@@ -7,8 +7,8 @@
 //! thread has chosen. Addresses are `u64`s in the one address space that host and GPUs share.
 //!
 //! Nothing here synchronizes with a whole GPU, because a kernel that spins for a peer would never let
-//! it: memory is mapped and unmapped instead of `cudaMalloc`ed, streams are non-blocking, and waits
-//! look at one event, with a deadline.
+//! it: memory is mapped and unmapped instead of `cudaMalloc`ed, host memory stays pinned once it is
+//! ([`HostPages`]), streams are non-blocking, and waits look at one event, with a deadline.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -50,6 +50,7 @@ mod cache;
 mod driver;
 mod error;
 mod gpu;
+mod host;
 mod memory;
 mod module;
 mod share;
@@ -59,7 +60,8 @@ pub use cache::CACHE_VARIABLE;
 pub use driver::{driver, driver_version, gpu_count};
 pub use error::CudaError;
 pub use gpu::{Entered, Gpu};
-pub use memory::{DeviceMemory, HostRegistration, PinnedMemory};
+pub use host::{HostPages, PinnedMemory};
+pub use memory::DeviceMemory;
 pub use module::{CudaKernel, Module, RunningKernel};
 pub use share::{Export, ImportedMemory, export};
 pub use stream::{Event, Stream};

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_device::LaunchDims;
 use mscclpp_device::cuda::{
-    self, CudaError, CudaKernel, DeviceMemory, Event, Export, Gpu, HostRegistration,
-    ImportedMemory, Module, PinnedMemory, Stream,
+    self, CudaError, CudaKernel, DeviceMemory, Event, Export, Gpu, HostPages, ImportedMemory,
+    Module, PinnedMemory, Stream,
 };
 use mscclpp_device::nvrtc::Program;
 
@@ -258,7 +258,7 @@ fn beside_a_spinning_kernel() -> Outcome {
             pinned = Some(PinnedMemory::new(&gpu, 1 << 20)?);
             Ok(())
         })?;
-        time("unpin it", &mut || {
+        time("let go of it", &mut || {
             drop(pinned.take());
             Ok(())
         })?;
@@ -436,9 +436,16 @@ fn the_context_comes_back() -> Outcome {
         drop(ImportedMemory::open(&gpu, memory.export()?, 8)?);
         kernel(&gpu, "add")?;
         let page = PinnedMemory::new(&gpu, 4096)?;
-        // SAFETY: the page is registered already, so it is refused.
-        let again = unsafe { HostRegistration::new(&gpu, page.as_ptr(), 4096) };
-        ensure(again.is_err(), "a page registered twice")
+        let late = HostPages::new(4096)?;
+        late.pin(&gpu)?;
+        late.pin(&gpu)?;
+        let at = late.address();
+        // SAFETY: both live until the stream has been waited for.
+        unsafe { stream.copy(page.address(), at, 64) }?;
+        stream.wait(SOON)?;
+        drop(late);
+        let again = PinnedMemory::new(&gpu, 100)?;
+        ensure(again.address() == at, "pinned pages are used again")
     };
     ensure(current().is_null(), "a new thread has none")?;
     work()?;
