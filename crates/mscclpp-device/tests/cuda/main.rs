@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_device::LaunchDims;
 use mscclpp_device::cuda::{
-    self, CudaError, CudaKernel, DeviceMemory, Event, Export, Gpu, HostPages, ImportedMemory,
-    Module, PinnedMemory, Stream,
+    self, CudaError, CudaKernel, DeviceMemory, Event, Export, Gpu, Graph, HostPages,
+    ImportedMemory, Module, PinnedMemory, Stream,
 };
 use mscclpp_device::nvrtc::Program;
 
@@ -20,6 +20,7 @@ const TESTS: &[Test] = &[
     ("gpus_tell_what_they_are", 1, gpus_tell_what_they_are),
     ("memory_is_zeroed", 1, memory_is_zeroed),
     ("kernels_run_and_check_arguments", 1, kernels_run),
+    ("graphs_run_again_and_again", 1, graphs_run_again),
     ("compiled_kernels_are_kept", 1, compiled_kernels_are_kept),
     (
         "nothing_waits_for_a_spinning_kernel",
@@ -188,6 +189,31 @@ fn kernels_run() -> Outcome {
         )?;
     }
     ensure(kernel(&gpu, "nothing").is_err(), "no such kernel")
+}
+
+fn graphs_run_again() -> Outcome {
+    let gpu = Gpu::open(0)?;
+    let (stream, sum) = (Stream::new(&gpu)?, DeviceMemory::new(&gpu, 8)?);
+    let add = kernel(&gpu, "add")?;
+    let sum = sum.address();
+    let mut graph = Graph::capture(&stream, || {
+        for value in [1, 10] {
+            add.enqueue(ONE, Add { sum, value }, &stream)?;
+        }
+        Ok(add.clone())
+    })?;
+    ensure(
+        read(&stream, sum, 1)? == [0],
+        "nothing ran while it was captured",
+    )?;
+    for _ in 0..1000 {
+        graph.launch(&stream)?;
+    }
+    let found = read(&stream, sum, 1)?;
+    ensure(found == [11_000], format!("{found:?}"))?;
+    let failed = Graph::capture(&stream, || add.launch(ONE, 1u8, &stream).map(drop));
+    ensure(failed.is_err(), "what the work says")?;
+    ensure(read(&stream, sum, 1)? == [11_000], "the stream goes on")
 }
 
 fn compiled_kernels_are_kept() -> Outcome {
