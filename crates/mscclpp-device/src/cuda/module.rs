@@ -17,7 +17,8 @@ use crate::launch_dims::{LaunchDims, MAX_BLOCK};
 use crate::nvrtc::{Arch, Nvrtc, NvrtcError, Program, Target};
 
 /// Code loaded on a GPU, unloaded with the last kernel of it. Load modules before kernels run that
-/// wait for others: loading may wait for what runs.
+/// wait for others: loading waits until what runs has ended (measured: 20 s behind a kernel that
+/// spins as long).
 #[derive(Clone)]
 pub struct Module(Arc<Inner>);
 
