@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use mscclpp_device::cuda;
+
 use super::end::IpcEnd;
 use crate::context::ContextId;
 use crate::control::Route;
@@ -35,13 +37,16 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// Whether there can be endpoints. The device is looked at elsewhere.
 pub(crate) fn check() -> Result<()> {
-    Ok(())
+    cuda::driver().map_err(|_| Error::Unsupported {
+        operation: "create an endpoint",
+        transport: TransportKind::CudaIpc,
+        missing: "there is no CUDA driver here, or one that is too old: install NVIDIA's",
+    })
 }
 
 /// What was started on the stream, and how far it is.
 pub(super) struct Posts {
     lane: Lane,
-    device: Device,
     limit: usize,
     /// Posts ever, and those behind the last mark.
     posted: u64,
@@ -68,7 +73,6 @@ impl Posts {
     pub(super) fn new(device: Device, limit: Option<usize>) -> Result<Self> {
         Ok(Self {
             lane: Lane::new(device)?,
-            device,
             limit: limit.unwrap_or(DEFAULT_QUEUE).max(TRIGGER_POSTS),
             posted: 0,
             unmarked: 0,
@@ -151,6 +155,7 @@ impl Posts {
 
 /// One end. Dropping it waits for what was posted, a second at most, and says goodbye.
 pub(crate) struct IpcTransport {
+    device: Device,
     end: Arc<IpcEnd>,
     watcher: Arc<Watcher>,
     handshake: Option<JoinHandle<()>>,
@@ -186,6 +191,7 @@ impl IpcTransport {
             .spawn(attach)
             .map_err(|error| Error::io("start the hand-shake of a connection", error))?;
         Ok(Box::new(Self {
+            device,
             end,
             watcher,
             handshake: Some(handshake),
@@ -300,10 +306,8 @@ impl Transport for IpcTransport {
     }
 
     fn flush_telling(&self, word: &Arc<FlushWord>, value: u64) -> Option<Result<u64>> {
-        Some(
-            (word.show_to(lock(&self.end.posts).device))
-                .and_then(|()| self.flush(Some((word, value)))),
-        )
+        let shown = word.show_to(self.device);
+        Some(shown.and_then(|()| self.flush(Some((word, value)))))
     }
 
     fn kick(&self) -> Result<()> {
