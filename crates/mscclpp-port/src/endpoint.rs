@@ -37,7 +37,7 @@ pub struct EndpointConfig {
     /// The device whose kernels use the connection.
     pub device: Device,
     /// How many posts (writes, signals, accumulates, flushes) may wait in the connection's queue,
-    /// at least 3; `None` leaves the number to the transport (1024 over Ethernet). Where kernels post
+    /// at least 3; `None` leaves the number to the transport (1024 over Ethernet, 256 over CUDA IPC). Where kernels post
     /// themselves, [`IbConfig::max_send_wr`] counts instead.
     pub max_write_queue_size: Option<usize>,
     /// What an InfiniBand endpoint is to be; means nothing to others.

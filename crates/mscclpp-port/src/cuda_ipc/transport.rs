@@ -48,7 +48,7 @@ pub(crate) fn check() -> Result<()> {
 pub(super) struct Posts {
     lane: Lane,
     limit: usize,
-    /// Posts ever, and those behind the last mark.
+    /// Posts ever, and those that no mark covers.
     posted: u64,
     unmarked: usize,
     /// Marks that were not reached yet, each with the posts and the flush ticket that it covers.
@@ -63,9 +63,19 @@ pub(super) struct Posts {
 }
 
 struct Mark {
-    mark: u64,
+    place: Place,
+    /// Operations of the lane before it.
+    started: u64,
     posted: u64,
     ticket: u64,
+}
+
+/// What shows that a mark is reached.
+enum Place {
+    /// A mark of the lane.
+    Lane(u64),
+    /// The word that a flush tells kernels by.
+    Word(Arc<FlushWord>, u64),
 }
 
 impl Posts {
@@ -104,36 +114,43 @@ impl Posts {
         })
     }
 
-    /// A post was started; a flush wants a mark.
-    fn count(&mut self, flush: bool) -> Result<()> {
+    /// A post was started.
+    fn count(&mut self) -> Result<()> {
         self.posted += 1;
         self.unmarked += 1;
-        if flush || self.unmarked >= MARK_EVERY.min(self.limit / 2) {
+        if self.unmarked >= MARK_EVERY.min(self.limit / 2) {
             self.mark()?;
         }
         Ok(())
     }
 
+    /// A mark of the lane covers all that was posted.
     fn mark(&mut self) -> Result<()> {
         let mark = self.lane.mark()?;
-        self.unmarked = 0;
-        let (posted, ticket) = (self.posted, self.requested);
-        match self.marks.back_mut() {
-            Some(last) if last.mark == mark => (last.posted, last.ticket) = (posted, ticket),
-            _ => self.marks.push_back(Mark {
-                mark,
-                posted,
-                ticket,
-            }),
-        }
+        self.cover(Place::Lane(mark));
         Ok(())
+    }
+
+    fn cover(&mut self, place: Place) {
+        self.unmarked = 0;
+        self.marks.push_back(Mark {
+            place,
+            started: self.lane.started(),
+            posted: self.posted,
+            ticket: self.requested,
+        });
     }
 
     /// Looks how far the stream is.
     fn look(&mut self) -> Result<()> {
         let reached = self.lane.reached();
-        while let Some(mark) = self.marks.pop_front_if(|mark| mark.mark <= reached) {
+        let is_reached = |mark: &mut Mark| match &mark.place {
+            Place::Lane(mark) => *mark <= reached,
+            Place::Word(word, value) => word.done() >= *value,
+        };
+        while let Some(mark) = self.marks.pop_front_if(is_reached) {
             (self.done, self.flushed) = (mark.posted, mark.ticket);
+            self.lane.release(mark.started);
         }
         if self.marks.is_empty() {
             if self.unmarked > 0 {
@@ -203,11 +220,7 @@ impl IpcTransport {
         self.end.status.check()?;
         let mut posts = lock(&self.end.posts);
         posts.room(self.end.rank)?;
-        let tickets = posts.requested;
-        let posted = post(&mut posts).and_then(|()| {
-            let flush = posts.requested > tickets;
-            posts.count(flush)
-        });
+        let posted = post(&mut posts);
         drop(posts);
         posted.inspect_err(|error| self.end.fail(error.clone()))
     }
@@ -222,6 +235,11 @@ impl IpcTransport {
             }
             posts.requested += 1;
             ticket = posts.requested;
+            posts.count()?;
+            match told {
+                Some((word, value)) => posts.cover(Place::Word(Arc::clone(word), value)),
+                None => posts.mark()?,
+            }
             Ok(())
         })?;
         Ok(ticket)
@@ -256,7 +274,8 @@ impl Transport for IpcTransport {
             posts.lane.keep(to.keep);
             posts.lane.keep(source);
             // SAFETY: both ranges were checked, and their owners are kept.
-            unsafe { posts.lane.copy(to.address, from, len) }
+            unsafe { posts.lane.copy(to.address, from, len) }?;
+            posts.count()
         })
     }
 
@@ -288,7 +307,8 @@ impl Transport for IpcTransport {
             let count = *count;
             posts.lane.keep(keep);
             // SAFETY: the word was checked, and its owner is kept.
-            unsafe { posts.lane.write_u64(address, count) }
+            unsafe { posts.lane.write_u64(address, count) }?;
+            posts.count()
         })
     }
 
