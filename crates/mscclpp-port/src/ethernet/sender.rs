@@ -245,9 +245,9 @@ impl Sender {
             };
             self.kicked.store(false, SeqCst);
             let pumped = self.drain(&mut wire, socket);
-            drop(wire);
             self.staging
                 .store(matches!(pumped, Ok(Pumped::Staging)), SeqCst);
+            drop(wire);
             match pumped {
                 Ok(Pumped::Done) if self.kicked.load(SeqCst) => {}
                 other => return other,
