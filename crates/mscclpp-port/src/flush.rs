@@ -4,21 +4,29 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::device::Device;
+use crate::error::Result;
 use crate::sync::{AtomicU64, Ordering};
+use crate::visible::Visible;
 
 /// The word that a kernel's `flush` polls: one past the highest FIFO position whose flush is done
 /// on one connection. There is one for each pair of a FIFO and a connection, because positions of
 /// two FIFOs cannot be compared.
-pub(crate) struct FlushWord(AtomicU64);
+pub(crate) struct FlushWord(Visible<AtomicU64>);
 
 impl FlushWord {
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self(AtomicU64::new(0)))
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Ok(Arc::new(Self(Visible::new()?)))
+    }
+
+    /// Lets kernels of a device see it.
+    pub(crate) fn show_to(&self, device: Device) -> Result<()> {
+        self.0.show_to(device)
     }
 
     /// Address for device handles. Valid while the word lives.
     pub(crate) fn address(&self) -> u64 {
-        std::ptr::from_ref(&self.0).expose_provenance() as u64
+        std::ptr::from_ref(&*self.0).expose_provenance() as u64
     }
 
     #[cfg(test)]
@@ -86,7 +94,7 @@ mod tests {
 
     #[test]
     fn each_flusher_is_released_by_its_own_position() {
-        let word = FlushWord::new();
+        let word = FlushWord::new().unwrap();
         let mut pending = PendingFlushes::new(Arc::clone(&word));
         for (position, ticket) in [(3, 1), (9, 2), (10, 5)] {
             pending.push(position, ticket);
@@ -106,7 +114,7 @@ mod tests {
         fn the_word_is_one_past_the_highest_finished_position(
             steps in proptest::collection::vec((0_u64..4, 1_u64..4, 0_u64..40), 1..40)
         ) {
-            let word = FlushWord::new();
+            let word = FlushWord::new().unwrap();
             let mut pending = PendingFlushes::new(Arc::clone(&word));
             let (mut position, mut ticket, mut finished) = (0, 0, 0);
             let mut all = Vec::new();
@@ -138,7 +146,7 @@ mod loom_tests {
     #[test]
     fn loom_flush_positions_publish_their_completions() {
         loom::model(|| {
-            let word = FlushWord::new();
+            let word = FlushWord::new().unwrap();
             let landed = Arc::new(AtomicU64::new(0));
             let proxy = {
                 let (word, landed) = (Arc::clone(&word), Arc::clone(&landed));

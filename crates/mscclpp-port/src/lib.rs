@@ -229,12 +229,14 @@ mod ethernet;
 mod event;
 mod fifo;
 mod flush;
+mod gpu;
 mod gpu_net_io_service;
 mod gpu_queue;
 mod idle;
 mod loopback;
 mod memory;
 mod message;
+mod pages;
 mod port_channel;
 mod proxy;
 mod proxy_service;
@@ -248,6 +250,7 @@ mod table;
 #[cfg(all(test, not(loom)))]
 mod testing;
 mod transport;
+mod visible;
 
 pub use buffer::Buffer;
 pub use communicator::{Communicator, Pending};

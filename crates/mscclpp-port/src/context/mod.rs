@@ -211,7 +211,7 @@ impl Context {
                 remote: remote.transport,
             });
         }
-        let status = StickyStatus::new();
+        let status = StickyStatus::new()?;
         let rank = remote.rank();
         let (config, remote_transport) = (local.config, remote.transport);
         let link: Box<dyn Transport> = match (&remote.queue, remote.context == self.id()) {
@@ -232,6 +232,7 @@ impl Context {
                     peer: remote.context,
                     queue: local.config.max_write_queue_size,
                     stall_timeout: self.inner.config.stall_timeout,
+                    device: config.device,
                 };
                 Box::new(EthernetTransport::new(arrival, settings)?)
             }

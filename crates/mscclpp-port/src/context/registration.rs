@@ -190,7 +190,12 @@ impl Context {
         };
         let buffer = plan.buffer.map(|(buffer, _)| buffer.clone());
         // SAFETY: the caller's promise.
-        let region = Arc::new(unsafe { Region::new(base, len, over_ethernet, buffer) });
+        let region = unsafe { Region::new(base, len, over_ethernet, buffer) };
+        let region = Arc::new(if plan.ordering == WriteOrdering::Strict {
+            region.for_signals()
+        } else {
+            region
+        });
         let table = &self.inner.table;
         let registration = table.insert(Arc::clone(&region), |key| {
             Arc::new(Registration {

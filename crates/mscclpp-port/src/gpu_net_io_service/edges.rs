@@ -147,7 +147,7 @@ impl Joint {
                 remote: remote.transport,
             });
         }
-        let status = StickyStatus::new();
+        let status = StickyStatus::new()?;
         let (end, handshake, route) = (context
             .join_queue(endpoint, remote, theirs, &status, deadline))
         .map_err(|error| with_peer(error, peer))?;
