@@ -221,6 +221,7 @@ mod buffer;
 mod communicator;
 mod connection;
 mod context;
+mod control;
 mod device;
 mod endpoint;
 pub mod env;
@@ -251,6 +252,7 @@ mod table;
 mod testing;
 mod transport;
 mod visible;
+mod watcher;
 
 pub use buffer::Buffer;
 pub use communicator::{Communicator, Pending};

@@ -23,13 +23,14 @@ use crate::connection::Connection;
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointRecord};
 use crate::error::{Error, Result};
 use crate::ethernet::{self, EthernetTransport, Settings};
-use crate::gpu_queue::{Hcas, Watcher};
+use crate::gpu_queue::Hcas;
 use crate::loopback::Loopback;
 use crate::memory::RegistrationTable;
 use crate::random::random_bytes;
 use crate::status::StickyStatus;
 use crate::sync::lock_plain as lock;
 use crate::transport::Transport;
+use crate::watcher::Watcher;
 
 /// Names an endpoint. Random.
 type Nonce = [u8; 16];

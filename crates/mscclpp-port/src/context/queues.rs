@@ -8,13 +8,13 @@ use mscclpp_bootstrap::Deadline;
 
 use super::{Context, Nonce, lock};
 use crate::arrival::Arrival;
+use crate::control::Route;
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointQueue, EndpointRecord};
 use crate::error::{Error, Result};
-use crate::gpu_queue::{
-    self, Ends, GpuTransport, Handshake, QueueEnd, QueuePlan, QueueRecord, Route, Watcher,
-};
+use crate::gpu_queue::{self, Ends, GpuTransport, Handshake, QueueEnd, QueuePlan, QueueRecord};
 use crate::status::StickyStatus;
 use crate::transport::TransportKind;
+use crate::watcher::Watcher;
 
 impl Context {
     /// Whether the HCA of an endpoint can do what is asked for; makes nothing.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Keep, Piece};
-use crate::device::Device;
+use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
+use crate::pages::Pages;
 
 fn absent<T>(device: Device) -> Result<T> {
     Err(Error::DeviceUnavailable {
@@ -89,11 +90,23 @@ impl PinnedHost {
     }
 }
 
-pub(crate) enum Shown {}
+/// Pages that kernels on CPU threads see.
+pub(crate) struct VisiblePages(Pages);
 
-impl Shown {
-    pub(crate) unsafe fn new(device: Device, _start: *mut u8, _len: u64) -> Result<Self> {
-        absent(device)
+impl VisiblePages {
+    pub(crate) fn new(bytes: u64) -> Result<Self> {
+        Pages::new(bytes).map(Self)
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.0.base().as_ptr()
+    }
+
+    pub(crate) fn show_to(&self, device: Device) -> Result<()> {
+        match device.kind() {
+            DeviceKind::Cpu => Ok(()),
+            DeviceKind::Gpu => absent(device),
+        }
     }
 }
 

@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use mscclpp_device::cuda::{
-    self, CudaError, DeviceMemory, Export, Gpu, HostRegistration, PinnedMemory,
-};
+use mscclpp_device::cuda::{self, CudaError, DeviceMemory, Export, Gpu, HostPages, PinnedMemory};
 
 use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
@@ -145,22 +143,25 @@ impl PinnedHost {
     }
 }
 
-/// Pages of this process that all GPUs reach at their own address, until this is dropped.
-pub(crate) struct Shown {
-    _registration: HostRegistration,
-}
+/// Zeroed pages of host memory, which GPUs reach at their own address once they are shown to one.
+pub(crate) struct VisiblePages(HostPages);
 
-impl Shown {
-    /// # Safety
-    /// `start` must be the start of a page, and `len` bytes from it must stay mapped while this
-    /// lives and be whole pages that nobody else registers.
-    pub(crate) unsafe fn new(device: Device, start: *mut u8, len: u64) -> Result<Self> {
-        let gpu = open(device)?;
-        // SAFETY: the caller's promise.
-        unsafe { HostRegistration::new(&gpu, start, len) }
-            .map(|registration| Self {
-                _registration: registration,
-            })
-            .map_err(failed(device, "let it reach host memory"))
+impl VisiblePages {
+    pub(crate) fn new(bytes: u64) -> Result<Self> {
+        HostPages::new(bytes)
+            .map(Self)
+            .map_err(failed(Device::cpu(), "map memory for kernels"))
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.0.as_ptr()
+    }
+
+    pub(crate) fn show_to(&self, device: Device) -> Result<()> {
+        match device.kind() {
+            DeviceKind::Cpu => Ok(()),
+            DeviceKind::Gpu => (self.0.pin(&open(device)?))
+                .map_err(failed(device, "let its kernels reach host memory")),
+        }
     }
 }

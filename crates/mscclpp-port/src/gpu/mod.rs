@@ -22,11 +22,11 @@ mod service;
 mod staging;
 
 #[cfg(not(feature = "cuda"))]
-pub(crate) use absent::{GpuMemory, PinnedHost, Shown, Staging, check};
+pub(crate) use absent::{GpuMemory, PinnedHost, Staging, VisiblePages, check};
 #[cfg(feature = "cuda")]
 pub(crate) use lane::Lane;
 #[cfg(feature = "cuda")]
-pub(crate) use memory::{GpuMemory, PinnedHost, Shown, check, failed, open};
+pub(crate) use memory::{GpuMemory, PinnedHost, VisiblePages, check, failed, open};
 #[cfg(feature = "cuda")]
 pub(crate) use staging::Staging;
 

@@ -4,20 +4,15 @@
 use std::mem::needs_drop;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::Mutex;
 
-use crate::device::{Device, DeviceKind};
-use crate::error::Result;
-use crate::gpu::Shown;
-use crate::pages::Pages;
-use crate::sync::lock;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::gpu::VisiblePages;
 
 /// A value that the host and kernels share.
 pub(crate) struct Visible<T: ?Sized> {
-    /// For GPUs; goes before the pages, which it is about.
-    shown: Mutex<Option<Shown>>,
     value: NonNull<T>,
-    pages: Pages,
+    pages: VisiblePages,
 }
 
 impl<T: Default> Visible<T> {
@@ -25,7 +20,6 @@ impl<T: Default> Visible<T> {
     pub(crate) fn new() -> Result<Self> {
         let one = Visible::<[T]>::many(1)?;
         Ok(Self {
-            shown: one.shown,
             value: one.value.cast(),
             pages: one.pages,
         })
@@ -36,14 +30,16 @@ impl<T: Default> Visible<[T]> {
     /// `count` default values, at least one.
     pub(crate) fn many(count: usize) -> Result<Self> {
         const { assert!(!needs_drop::<T>() && align_of::<T>() <= 4096) };
-        let pages = Pages::new((size_of::<T>() * count) as u64)?;
-        let first = pages.base().cast::<T>();
+        let pages = VisiblePages::new((size_of::<T>() * count) as u64)?;
+        let first = NonNull::new(pages.base().cast::<T>()).ok_or_else(|| Error::InvalidUsage {
+            operation: "map memory for kernels",
+            detail: "mapped at null".into(),
+        })?;
         for i in 0..count {
             // SAFETY: inside the pages, which are this value's alone and aligned.
             unsafe { first.add(i).write(T::default()) };
         }
         Ok(Self {
-            shown: Mutex::default(),
             value: NonNull::slice_from_raw_parts(first, count),
             pages,
         })
@@ -53,18 +49,7 @@ impl<T: Default> Visible<[T]> {
 impl<T: ?Sized> Visible<T> {
     /// Lets kernels of a device see it, at its own address. Does nothing the second time.
     pub(crate) fn show_to(&self, device: Device) -> Result<()> {
-        if device.kind() == DeviceKind::Cpu {
-            return Ok(());
-        }
-        let mut shown = lock(&self.shown);
-        if shown.is_none() {
-            let page = rustix::param::page_size();
-            let len = self.pages.len().next_multiple_of(page) as u64;
-            // SAFETY: whole pages, which stay mapped as long as the registration, because it goes
-            // first; nobody else has any of them.
-            *shown = Some(unsafe { Shown::new(device, self.pages.base().as_ptr(), len) }?);
-        }
-        Ok(())
+        self.pages.show_to(device)
     }
 }
 
