@@ -150,6 +150,12 @@ impl Buffer {
         }
     }
 
+    /// Whether GPUs reach it, by [`address`](Self::address).
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_reached_by_gpus(&self) -> bool {
+        !matches!(self.memory, Memory::Host(_))
+    }
+
     /// Copies out `to.len()` bytes from `offset`.
     ///
     /// # Errors

@@ -41,8 +41,9 @@ impl FlushWord {
 /// earlier one, and each of several flushing threads is released by its own position.
 pub(crate) struct PendingFlushes {
     word: Arc<FlushWord>,
-    /// (position in the FIFO, the transport's ticket); both grow.
-    queue: VecDeque<(u64, u64)>,
+    /// (position in the FIFO, the transport's ticket); both grow. Without a position: the transport
+    /// tells kernels itself.
+    queue: VecDeque<(Option<u64>, u64)>,
 }
 
 impl PendingFlushes {
@@ -58,16 +59,21 @@ impl PendingFlushes {
         debug_assert!(
             self.queue
                 .back()
-                .is_none_or(|(p, t)| *p < position && *t < ticket)
+                .is_none_or(|(p, t)| p.is_none_or(|p| p < position) && *t < ticket)
         );
-        self.queue.push_back((position, ticket));
+        self.queue.push_back((Some(position), ticket));
+    }
+
+    /// The same for a flush of which the transport tells kernels.
+    pub(crate) fn push_told(&mut self, ticket: u64) {
+        self.queue.push_back((None, ticket));
     }
 
     /// All tickets up to `flushed` are finished: tells kernels. Returns how many flushes that
     /// ended.
     pub(crate) fn finish(&mut self, flushed: u64) -> usize {
         let count = self.queue.partition_point(|(_, ticket)| *ticket <= flushed);
-        if let Some((position, _)) = self.queue.drain(..count).next_back() {
+        if let Some((Some(position), _)) = self.queue.drain(..count).next_back() {
             // Release: whoever sees the position sees what the transport saw when it finished.
             self.word.0.store(position + 1, Ordering::Release);
         }

@@ -222,6 +222,7 @@ mod communicator;
 mod connection;
 mod context;
 mod control;
+mod cuda_ipc;
 mod device;
 mod endpoint;
 pub mod env;

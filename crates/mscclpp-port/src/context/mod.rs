@@ -20,6 +20,8 @@ pub use config::ContextConfig;
 
 use crate::arrival::Arrival;
 use crate::connection::Connection;
+#[cfg(feature = "cuda")]
+use crate::cuda_ipc::Sharing;
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointRecord};
 use crate::error::{Error, Result};
 use crate::ethernet::{self, EthernetTransport, Settings};
@@ -29,7 +31,7 @@ use crate::memory::RegistrationTable;
 use crate::random::random_bytes;
 use crate::status::StickyStatus;
 use crate::sync::lock_plain as lock;
-use crate::transport::Transport;
+use crate::transport::{Transport, TransportKind};
 use crate::watcher::Watcher;
 
 /// Names an endpoint. Random.
@@ -65,6 +67,9 @@ struct Inner {
     /// Made when the first endpoint needs it.
     acceptor: Mutex<Option<Arc<Acceptor>>>,
     hcas: Hcas,
+    /// For CUDA IPC.
+    #[cfg(feature = "cuda")]
+    sharing: Sharing,
     /// Made when the first queue needs it.
     watcher: Mutex<Option<Arc<Watcher>>>,
     /// Endpoints that are not connected yet, by their nonces, each with the control streams that
@@ -103,6 +108,8 @@ impl Context {
                 config,
                 table: Arc::default(),
                 acceptor: Mutex::default(),
+                #[cfg(feature = "cuda")]
+                sharing: Sharing::default(),
                 watcher: Mutex::default(),
                 meetings: Mutex::default(),
             }),
@@ -126,13 +133,23 @@ impl Context {
         self.inner.id
     }
 
-    pub(crate) fn table(&self) -> &RegistrationTable {
+    pub(crate) fn table(&self) -> &Arc<RegistrationTable> {
         &self.inner.table
     }
 
     #[cfg(all(test, not(loom)))]
     pub(crate) fn table_arc(&self) -> Arc<RegistrationTable> {
         Arc::clone(&self.inner.table)
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn sharing(&self) -> &Sharing {
+        &self.inner.sharing
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn job_key(&self) -> Option<&mscclpp_bootstrap::JobKey> {
+        self.inner.config.job_key.as_ref()
     }
 
     /// The rank, where the context has one.
@@ -150,6 +167,10 @@ impl Context {
     /// if the HCA makes no queue.
     pub fn create_endpoint(&self, config: EndpointConfig) -> Result<Endpoint> {
         config.check()?;
+        #[cfg(feature = "cuda")]
+        if config.device.kind() == crate::device::DeviceKind::Gpu {
+            self.inner.sharing.note(config.device);
+        }
         let queue = (config.transport.is_ib())
             .then(|| self.create_queue(&config))
             .transpose()?;
@@ -183,7 +204,8 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::IncompatibleTransports`] and [`Error::IncompatibleEndpoints`], which the peer gets too;
-    /// [`Error::Record`]; [`Error::InvalidUsage`] for an endpoint of another context.
+    /// [`Error::Unsupported`] over CUDA IPC for an endpoint of another host; [`Error::Record`];
+    /// [`Error::InvalidUsage`] for an endpoint of another context; over GPUs, [`Error::Cuda`].
     pub fn connect(
         &self,
         local: Endpoint,
@@ -219,6 +241,9 @@ impl Context {
             (Some(queue), _) => {
                 Box::new(self.connect_queue(local, remote, queue, &status, deadline)?)
             }
+            (None, _) if config.transport == TransportKind::CudaIpc => {
+                self.connect_ipc(&local, remote, &status, deadline)?
+            }
             (None, true) => {
                 let table = Arc::clone(&self.inner.table);
                 Box::new(Loopback::new(table, Arc::clone(&status), self.id(), rank))
@@ -247,7 +272,7 @@ impl Context {
         ))
     }
 
-    fn acceptor(&self) -> Result<Arc<Acceptor>> {
+    pub(crate) fn acceptor(&self) -> Result<Arc<Acceptor>> {
         let mut acceptor = lock(&self.inner.acceptor);
         if let Some(acceptor) = &*acceptor {
             return Ok(Arc::clone(acceptor));

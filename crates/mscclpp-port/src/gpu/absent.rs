@@ -117,10 +117,6 @@ impl Staging {
         absent(device)
     }
 
-    pub(crate) fn room(&mut self, _len: u64) -> Option<Piece> {
-        match *self {}
-    }
-
     pub(crate) fn wait_for_room(&mut self, _len: u64, _timeout: Duration) -> Result<Piece> {
         match *self {}
     }

@@ -45,7 +45,7 @@ impl Staging {
 
     /// A free piece of `len` bytes, or of the most that is handed out at a time; `None` if there is
     /// none now.
-    pub(crate) fn room(&mut self, len: u64) -> Option<Piece> {
+    fn room(&mut self, len: u64) -> Option<Piece> {
         let reached = self.lane.reached();
         while let Some((_, end)) = self.landing.pop_front_if(|(mark, _)| *mark <= reached) {
             self.tail = end;

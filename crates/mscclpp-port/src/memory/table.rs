@@ -102,6 +102,12 @@ impl Region {
         self.buffer.as_ref()?.gpu()
     }
 
+    /// Whether copies of GPUs can read the bytes.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_reached_by_gpus(&self) -> bool {
+        self.buffer.as_ref().is_some_and(Buffer::is_reached_by_gpus)
+    }
+
     /// The GPU's memory, and where in it an address of these bytes is.
     pub(crate) fn in_gpu(&self, at: *mut u8) -> Option<(&Arc<GpuMemory>, u64)> {
         let memory = self.gpu()?;
