@@ -14,8 +14,16 @@ pub(crate) const TESTS: &[Test] = &[
     ("buffers_copy", 1, buffers_copy),
     ("pinned_memory_is_the_hosts", 1, pinned_memory_is_the_hosts),
     ("ethernet_moves_gpu_memory", 1, ethernet_moves_gpu_memory),
-    ("ethernet_adds_to_gpu_memory", 1, ethernet_adds_to_gpu_memory),
-    ("a_context_reaches_its_own_gpu", 1, a_context_reaches_its_own_gpu),
+    (
+        "ethernet_adds_to_gpu_memory",
+        1,
+        ethernet_adds_to_gpu_memory,
+    ),
+    (
+        "a_context_reaches_its_own_gpu",
+        1,
+        a_context_reaches_its_own_gpu,
+    ),
     ("ipc_moves_gpu_memory", 1, ipc_moves_gpu_memory),
     ("ipc_refuses_what_it_cannot", 1, ipc_refuses_what_it_cannot),
     ("drops_in_any_order", 1, drops_in_any_order),
@@ -41,7 +49,10 @@ fn buffers_copy() {
         Err(Error::OutOfBounds { .. })
     ));
     let absent = Buffer::new(Device::gpu(1000), 8).unwrap_err();
-    assert!(matches!(absent, Error::DeviceUnavailable { .. }), "{absent}");
+    assert!(
+        matches!(absent, Error::DeviceUnavailable { .. }),
+        "{absent}"
+    );
 }
 
 fn pinned_memory_is_the_hosts() {
@@ -79,13 +90,27 @@ fn on(device: Device, transport: TransportKind) -> EndpointConfig {
 const SIZE: u64 = 24 << 20;
 
 /// Writes of many sizes from one memory to another, and nothing beside them.
-fn writes(connection: &Connection, source: (&Buffer, &RegisteredMemory), to: (&Buffer, &RegisteredMemory)) {
+fn writes(
+    connection: &Connection,
+    source: (&Buffer, &RegisteredMemory),
+    to: (&Buffer, &RegisteredMemory),
+) {
     let bytes = pattern(3, SIZE as usize);
     source.0.write(0, &bytes).unwrap();
     let mut expected = vec![0; SIZE as usize];
     to.0.write(0, &expected).unwrap();
     let mut at = 3_u64;
-    for len in [1_u64, 4, 8, 13, 4096, 16 << 10, 70_001, (1 << 20) + 3, 9 << 20] {
+    for len in [
+        1_u64,
+        4,
+        8,
+        13,
+        4096,
+        16 << 10,
+        70_001,
+        (1 << 20) + 3,
+        9 << 20,
+    ] {
         connection.write(to.1, at, source.1, at / 2, len).unwrap();
         let (from, into, len) = ((at / 2) as usize, at as usize, len as usize);
         expected[into..into + len].copy_from_slice(&bytes[from..from + len]);

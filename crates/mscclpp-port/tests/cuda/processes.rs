@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mscclpp_bootstrap::{Bootstrap, TcpBootstrap, UniqueId};
-use mscclpp_port::{
-    Buffer, Communicator, EndpointConfig, Error, MemoryOptions, TransportKind,
-};
+use mscclpp_port::{Buffer, Communicator, EndpointConfig, Error, MemoryOptions, TransportKind};
 
 use crate::Test;
 use crate::common::pattern;
@@ -118,7 +116,11 @@ fn exchange(bootstrap: Arc<dyn Bootstrap>) {
     let theirs = theirs.get_by(soon()).unwrap();
 
     let (own, other) = [5, 6].map(|seed| pattern(seed, BYTES as usize)).into();
-    let (own, other) = if rank == 0 { (own, other) } else { (other, own) };
+    let (own, other) = if rank == 0 {
+        (own, other)
+    } else {
+        (other, own)
+    };
     end.buffer.write(0, &own).unwrap();
     let source = (end.communicator)
         .register_memory_with(&end.buffer, 0..BYTES, options)
@@ -194,7 +196,10 @@ fn refused(bootstrap: Arc<dyn Bootstrap>) {
     let connecting = communicator.connect(config, peer, 1).unwrap();
     let memory = communicator.recv_memory(peer, 0).unwrap().get_by(soon());
     let connection = connecting.get_by(soon());
-    for error in [memory.map(drop).unwrap_err(), connection.map(drop).unwrap_err()] {
+    for error in [
+        memory.map(drop).unwrap_err(),
+        connection.map(drop).unwrap_err(),
+    ] {
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
         assert!(error.to_string().contains("another host"), "{error}");
     }

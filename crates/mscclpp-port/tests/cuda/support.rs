@@ -119,20 +119,27 @@ impl Report {
     }
 }
 
-/// A kernel of this test on a GPU.
+/// The kernels of this test.
+const KERNELS: [&str; 4] = ["ping_pong", "put_stream", "wait_once", "push"];
+
+/// A kernel of this test on a GPU. All are loaded with the first: to load one may wait for kernels
+/// that run.
 pub(crate) fn kernel(device: Device, name: &str) -> CudaKernel {
-    static MODULES: Mutex<Vec<(i32, Module)>> = Mutex::new(Vec::new());
-    let mut modules = MODULES.lock().unwrap();
-    let at = modules.iter().position(|(id, _)| *id == device.id());
+    static LOADED: Mutex<Vec<(i32, Module, [CudaKernel; 4])>> = Mutex::new(Vec::new());
+    let mut loaded = LOADED.lock().unwrap();
+    let at = loaded.iter().position(|(id, ..)| *id == device.id());
     let at = at.unwrap_or_else(|| {
         let gpu = Gpu::open(device.id() as u32).unwrap();
         let program = Program::new("kernels.cu", include_str!("kernels.cu"));
-        modules.push((device.id(), Module::compile(&gpu, &program).unwrap()));
-        modules.len() - 1
+        let module = Module::compile(&gpu, &program).unwrap();
+        // SAFETY: each test gives the twin of the C++ struct, and keeps what it names until the
+        // kernel has ended.
+        let kernels = KERNELS.map(|name| unsafe { module.kernel(name) }.unwrap());
+        loaded.push((device.id(), module, kernels));
+        loaded.len() - 1
     });
-    // SAFETY: each test gives the twin of the C++ struct, and keeps what it names until the kernel
-    // has ended.
-    unsafe { modules[at].1.kernel(name) }.unwrap()
+    let which = KERNELS.iter().position(|kernel| *kernel == name);
+    loaded[at].2[which.expect("a kernel of this test")].clone()
 }
 
 /// A kernel that runs, its stream, and its report.
@@ -152,7 +159,9 @@ impl Running {
         let report = Report::new(device);
         let stream = Stream::new(&kernel.gpu()).unwrap();
         let dims = LaunchDims { grid: 1, block };
-        let running = kernel.launch(dims, args(report.address()), &stream).unwrap();
+        let running = kernel
+            .launch(dims, args(report.address()), &stream)
+            .unwrap();
         Self {
             running,
             _stream: stream,
@@ -199,13 +208,15 @@ pub(crate) struct WaitArgs {
 /// One end's part of a ping-pong.
 pub(crate) fn ping_pong(end: &End, words: u64, iterations: u64, flush: bool) -> Running {
     let device = end.buffer.device();
-    Running::start((device, kernel(device, "ping_pong")), 128, |report| PingPongArgs {
-        channel: end.channel.device_handle(),
-        buffer: end.buffer.address(),
-        words,
-        iterations,
-        rank: end.rank as u64,
-        flush: flush.into(),
-        report,
+    Running::start((device, kernel(device, "ping_pong")), 128, |report| {
+        PingPongArgs {
+            channel: end.channel.device_handle(),
+            buffer: end.buffer.address(),
+            words,
+            iterations,
+            rank: end.rank as u64,
+            flush: flush.into(),
+            report,
+        }
     })
 }
