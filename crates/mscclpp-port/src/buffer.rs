@@ -2,31 +2,44 @@
 //! Memory that can be registered.
 
 use std::fmt;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-
-use crate::device::Device;
-use crate::error::{Error, check_range};
+use crate::device::{Device, DeviceKind};
+use crate::error::{Error, Result, check_range};
+use crate::gpu::{GpuMemory, PinnedHost};
+use crate::pages::Pages;
 use crate::shared;
 
 /// Zeroed, page-aligned memory of a device, shared by its clones and freed with the last of them.
+/// (A GPU's is aligned to 256 bytes at least.)
 ///
 /// Kernels, peers and other threads may access the memory at any time. All accessors therefore
 /// copy: an aligned piece of up to 8 bytes is never torn, and nothing else is promised about bytes
 /// that someone writes meanwhile. Order between such a writer and a reader comes from a semaphore
 /// or from [`load_u64`](Self::load_u64) and [`store_u64`](Self::store_u64).
 ///
-/// Pages take up memory when they are first touched, so a large, sparsely used buffer is cheap.
+/// To a GPU's memory the accessors copy on a stream of their own, which no kernel can hold up, and
+/// wait for it: some 10 microseconds a call, and [`Error::Timeout`] after 10 seconds.
+///
+/// Pages of host memory are taken up when they are first touched, so a large, sparsely used buffer
+/// is cheap. Pinned memory and a GPU's is taken up at once.
 ///
 /// A registration keeps its buffer alive; a raw pointer taken with [`as_ptr`](Self::as_ptr)
 /// does not.
 #[derive(Clone)]
 pub struct Buffer {
-    mapping: Arc<Mapping>,
+    memory: Memory,
     device: Device,
+}
+
+#[derive(Clone)]
+enum Memory {
+    Host(Arc<Pages>),
+    /// Host memory that GPUs reach.
+    Pinned(Arc<PinnedHost>),
+    Gpu(Arc<GpuMemory>),
 }
 
 impl Buffer {
@@ -34,19 +47,76 @@ impl Buffer {
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] if `bytes` is 0 or more than the address space;
-    /// [`Error::DeviceUnavailable`] for a device that this build cannot use;
-    /// [`Error::Io`] if the system has no such room.
-    pub fn new(device: Device, bytes: u64) -> Result<Self, Error> {
-        device.check_available()?;
-        let mapping = Arc::new(Mapping::new(bytes)?);
-        Ok(Self { mapping, device })
+    /// [`Error::DeviceUnavailable`] for a device that this build or machine does not have;
+    /// [`Error::Io`] or [`Error::Cuda`] if there is no such room.
+    pub fn new(device: Device, bytes: u64) -> Result<Self> {
+        let memory = match device.kind() {
+            DeviceKind::Cpu => Memory::Host(Arc::new(Pages::new(bytes)?)),
+            DeviceKind::Gpu => {
+                device.check_available()?;
+                check_size(bytes)?;
+                Memory::Gpu(Arc::new(GpuMemory::new(device, bytes)?))
+            }
+        };
+        Ok(Self { memory, device })
+    }
+
+    /// Allocates `bytes` zeroed bytes of host memory that kernels of `device` reach, at the same
+    /// address as the host: for the CPU any host memory, for a GPU pinned memory, which all GPUs of
+    /// the process reach. The buffer counts as memory of the CPU.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn pinned(device: Device, bytes: u64) -> Result<Self> {
+        let memory = match device.kind() {
+            DeviceKind::Cpu => Memory::Host(Arc::new(Pages::new(bytes)?)),
+            DeviceKind::Gpu => {
+                device.check_available()?;
+                check_size(bytes)?;
+                Memory::Pinned(Arc::new(PinnedHost::new(device, bytes)?))
+            }
+        };
+        Ok(Self {
+            memory,
+            device: Device::cpu(),
+        })
+    }
+
+    /// Memory of a GPU that somebody else has allocated, as a buffer; it may start anywhere in its
+    /// allocation. Whoever gets a registration of it, or a copy from or to it, may use it as long
+    /// as a clone of the buffer or a registration lives.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`] if `bytes` is 0, or `device` the CPU; [`Error::DeviceUnavailable`].
+    ///
+    /// # Safety
+    /// `bytes` bytes at `address` must be memory of `device`, which stays allocated until the last
+    /// clone of the buffer is dropped and all that was posted to and from its registrations is done.
+    pub unsafe fn of_gpu_memory(device: Device, address: u64, bytes: u64) -> Result<Self> {
+        check_size(bytes)?;
+        if device.kind() != DeviceKind::Gpu || address.checked_add(bytes).is_none() {
+            return Err(Error::InvalidUsage {
+                operation: "take GPU memory over",
+                detail: format!("{bytes} bytes at {address:#x} of {device} is no such memory"),
+            });
+        }
+        // SAFETY: the caller's promise.
+        let memory = unsafe { GpuMemory::foreign(device, address, bytes) }?;
+        Ok(Self {
+            memory: Memory::Gpu(Arc::new(memory)),
+            device,
+        })
     }
 
     /// The size in bytes, as asked for.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a buffer is never empty")]
     pub fn len(&self) -> u64 {
-        self.mapping.len as u64
+        match &self.memory {
+            Memory::Host(pages) => pages.len() as u64,
+            Memory::Pinned(pinned) => pinned.len(),
+            Memory::Gpu(memory) => memory.len(),
+        }
     }
 
     /// The device whose memory this is.
@@ -55,20 +125,47 @@ impl Buffer {
         self.device
     }
 
-    /// The first byte, at the start of a page. Valid for [`len`](Self::len) bytes while a clone or
-    /// a registration of this buffer lives.
+    /// The first byte. Valid for [`len`](Self::len) bytes while a clone or a registration of this
+    /// buffer lives. A GPU's memory is there for kernels only: the host may not touch it by this.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
-        self.mapping.base.as_ptr()
+        match &self.memory {
+            Memory::Host(pages) => pages.base().as_ptr(),
+            Memory::Pinned(pinned) => pinned.as_ptr(),
+            Memory::Gpu(memory) => ptr::with_exposed_provenance_mut(memory.address() as usize),
+        }
+    }
+
+    /// The address of the first byte, for arguments of kernels.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.as_ptr().expose_provenance() as u64
+    }
+
+    /// The GPU's memory, if it is that of a GPU.
+    pub(crate) fn gpu(&self) -> Option<&Arc<GpuMemory>> {
+        match &self.memory {
+            Memory::Gpu(memory) => Some(memory),
+            Memory::Host(_) | Memory::Pinned(_) => None,
+        }
+    }
+
+    /// Whether GPUs reach it, by [`address`](Self::address).
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_reached_by_gpus(&self) -> bool {
+        !matches!(self.memory, Memory::Host(_))
     }
 
     /// Copies out `to.len()` bytes from `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`].
-    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Error> {
+    /// [`Error::OutOfBounds`]. For a GPU's memory: [`Error::Cuda`], [`Error::Timeout`].
+    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<()> {
         let from = self.at("buffer read", offset, to.len() as u64)?;
-        // SAFETY: `at` checked the range; the mapping lives as long as self.
+        if let Some(memory) = self.gpu() {
+            return memory.read(offset, to);
+        }
+        // SAFETY: `at` checked the range; the memory lives as long as self.
         unsafe { shared::load(to, from) };
         Ok(())
     }
@@ -76,10 +173,13 @@ impl Buffer {
     /// Copies `from` in at `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`].
-    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
+    /// As [`read`](Self::read).
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
         let to = self.at("buffer write", offset, from.len() as u64)?;
-        // SAFETY: `at` checked the range; the mapping lives as long as self.
+        if let Some(memory) = self.gpu() {
+            return memory.write(offset, from);
+        }
+        // SAFETY: `at` checked the range; the memory lives as long as self.
         unsafe { shared::store(to, from) };
         Ok(())
     }
@@ -88,10 +188,13 @@ impl Buffer {
     /// release (a signal, [`store_u64`](Self::store_u64)) is visible afterwards.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`]; [`Error::Misaligned`] unless `offset` is a multiple of 8.
-    pub fn load_u64(&self, offset: u64) -> Result<u64, Error> {
+    /// As [`read`](Self::read); [`Error::Misaligned`] unless `offset` is a multiple of 8.
+    pub fn load_u64(&self, offset: u64) -> Result<u64> {
         let at = self.word_at("buffer load", offset)?;
-        // SAFETY: `word_at` checked range and alignment; the mapping lives as long as self.
+        if let Some(memory) = self.gpu() {
+            return memory.load_u64(offset);
+        }
+        // SAFETY: `word_at` checked range and alignment; the memory lives as long as self.
         Ok(unsafe { shared::word(at) }.load(Ordering::Acquire))
     }
 
@@ -99,8 +202,11 @@ impl Buffer {
     ///
     /// # Errors
     /// As [`load_u64`](Self::load_u64).
-    pub fn store_u64(&self, offset: u64, value: u64) -> Result<(), Error> {
+    pub fn store_u64(&self, offset: u64, value: u64) -> Result<()> {
         let at = self.word_at("buffer store", offset)?;
+        if let Some(memory) = self.gpu() {
+            return memory.store_u64(offset, value);
+        }
         // SAFETY: as in `load_u64`.
         unsafe { shared::word(at) }.store(value, Ordering::Release);
         Ok(())
@@ -110,20 +216,27 @@ impl Buffer {
     /// returns what it held. Atomic with respect to peers' signals and accumulates.
     ///
     /// # Errors
-    /// As [`load_u64`](Self::load_u64).
-    pub fn fetch_add_u64(&self, offset: u64, value: u64) -> Result<u64, Error> {
+    /// As [`load_u64`](Self::load_u64); [`Error::InvalidUsage`] for a GPU's memory, where the host
+    /// has no atomics.
+    pub fn fetch_add_u64(&self, offset: u64, value: u64) -> Result<u64> {
         let at = self.word_at("buffer add", offset)?;
+        if self.gpu().is_some() {
+            return Err(Error::InvalidUsage {
+                operation: "add to a word atomically",
+                detail: format!("it is memory of {}", self.device),
+            });
+        }
         // SAFETY: as in `load_u64`.
         Ok(unsafe { shared::word(at) }.fetch_add(value, Ordering::AcqRel))
     }
 
-    fn at(&self, what: &'static str, offset: u64, len: u64) -> Result<*mut u8, Error> {
+    fn at(&self, what: &'static str, offset: u64, len: u64) -> Result<*mut u8> {
         check_range(what, offset, len, self.len())?;
-        // The range lies inside the mapping, so the offset fits an address.
+        // The range lies inside the memory, so the offset fits an address.
         Ok(self.as_ptr().wrapping_add(offset as usize))
     }
 
-    fn word_at(&self, what: &'static str, offset: u64) -> Result<*mut u8, Error> {
+    fn word_at(&self, what: &'static str, offset: u64) -> Result<*mut u8> {
         let at = self.at(what, offset, 8)?;
         if at.addr().is_multiple_of(8) {
             Ok(at)
@@ -133,6 +246,17 @@ impl Buffer {
     }
 }
 
+/// A size that a GPU may be asked for.
+fn check_size(bytes: u64) -> Result<()> {
+    if bytes == 0 || bytes > isize::MAX as u64 {
+        return Err(Error::InvalidUsage {
+            operation: "allocate a buffer",
+            detail: format!("{bytes} bytes is no size for a buffer"),
+        });
+    }
+    Ok(())
+}
+
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buffer")
@@ -140,54 +264,6 @@ impl fmt::Debug for Buffer {
             .field("device", &self.device)
             .field("at", &self.as_ptr())
             .finish()
-    }
-}
-
-/// An anonymous mapping, unmapped on drop.
-struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: the mapping is plain memory, owned by this value alone and reached only through the
-// atomic accesses of `shared` and the operating system; no thread owns it.
-unsafe impl Send for Mapping {}
-// SAFETY: as above: shared access is what those accesses are for.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(bytes: u64) -> Result<Self, Error> {
-        let invalid = |detail| Error::InvalidUsage {
-            operation: "allocate a buffer",
-            detail,
-        };
-        let len = usize::try_from(bytes)
-            .ok()
-            .filter(|len| *len > 0 && *len <= isize::MAX as usize)
-            .ok_or_else(|| invalid(format!("{bytes} bytes is no size for a buffer")))?;
-        // NORESERVE: a registration may be far larger than what is ever touched.
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let base = unsafe {
-            mmap_anonymous(
-                ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                flags,
-            )
-        }
-        .map_err(|errno| Error::io(format!("map {bytes} bytes of memory"), errno.into()))?;
-        let base = NonNull::new(base.cast()).ok_or_else(|| invalid("mapped at null".into()))?;
-        Ok(Self { base, len })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: base and len are what mmap returned and was given; this value is the only owner.
-        if let Err(errno) = unsafe { munmap(self.base.as_ptr().cast(), self.len) } {
-            tracing::warn!(at = ?self.base, len = self.len, %errno, "cannot unmap a buffer");
-        }
     }
 }
 

@@ -5,7 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::gpu;
 
 /// Kind of a [`Device`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -36,7 +37,7 @@ impl Device {
     /// GPU number `id`, counted from 0 as the CUDA driver counts them.
     ///
     /// Naming a GPU costs nothing and touches no driver; whoever allocates on it gets
-    /// [`Error::DeviceUnavailable`] if this build cannot.
+    /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) if that cannot be.
     pub const fn gpu(id: i32) -> Self {
         Self {
             kind: DeviceKind::Gpu,
@@ -54,11 +55,14 @@ impl Device {
         self.id
     }
 
-    /// Fails with [`Error::DeviceUnavailable`] unless this build can allocate on the device.
+    /// Fails unless this build and machine can allocate on the device.
+    ///
+    /// # Errors
+    /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) says what is missing: the feature `cuda`, the driver, or the GPU.
     pub fn check_available(&self) -> Result<()> {
         match self.kind {
             DeviceKind::Cpu => Ok(()),
-            DeviceKind::Gpu => Err(Error::DeviceUnavailable { device: *self }),
+            DeviceKind::Gpu => gpu::check(*self),
         }
     }
 }

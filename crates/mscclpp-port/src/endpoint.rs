@@ -9,7 +9,8 @@ use mscclpp_bootstrap::link::{Acceptor, UnixAddress};
 use serde::{Deserialize, Serialize};
 
 use crate::context::{Context, ContextId};
-use crate::device::Device;
+use crate::cuda_ipc;
+use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
 use crate::gpu_queue::{GpuQueueProvider, HcaQueue, IbConfig, IbMode, QueueRecord};
 use crate::message;
@@ -71,13 +72,6 @@ impl EndpointConfig {
 
     /// Checks what can be checked without a peer.
     pub(crate) fn check(&self) -> Result<()> {
-        let unsupported = |missing| {
-            Err(Error::Unsupported {
-                operation: "create an endpoint",
-                transport: self.transport,
-                missing,
-            })
-        };
         match self.transport {
             TransportKind::Ethernet => {}
             TransportKind::Unknown => {
@@ -87,7 +81,13 @@ impl EndpointConfig {
                 });
             }
             TransportKind::CudaIpc => {
-                return unsupported("this build has no CUDA support");
+                cuda_ipc::check()?;
+                if self.device.kind() != DeviceKind::Gpu {
+                    return Err(Error::InvalidUsage {
+                        operation: "create an endpoint",
+                        detail: "CUDA IPC connects GPUs: its device must be one".into(),
+                    });
+                }
             }
             _ => self.ib.check()?,
         }
@@ -145,7 +145,9 @@ impl Endpoint {
             nonce: self.nonce,
             address: self.acceptor.local_addr(),
             queue: self.queue.as_ref().map(|queue| queue.record),
-            socket: self.queue.as_ref().and_then(|_| self.socket()),
+            socket: (self.config.transport != TransportKind::Ethernet)
+                .then(|| self.socket())
+                .flatten(),
         }
     }
 

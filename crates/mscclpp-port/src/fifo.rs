@@ -7,12 +7,15 @@
 //! second word last (or both at once) with release ordering, takes positions from `head`, and waits
 //! for room until `position < size + tail`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use mscclpp_device::abi::{AbiHeader, FifoDeviceHandle, ProxyTrigger, Status, StatusWord};
 
+use crate::buffer::Buffer;
+use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, lock_plain as lock};
+use crate::visible::Visible;
 
 /// Slots of a FIFO that nobody chose another size for.
 pub const DEFAULT_FIFO_SIZE: usize = 512;
@@ -33,15 +36,33 @@ struct Slot {
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// The memory that device code and the host share.
-pub(crate) struct Ring {
-    slots: Box<[Slot]>,
-    shift: u32,
+#[derive(Default)]
+struct Lines {
     head: Line,
     tail: Line,
     tail_cache: Line,
     status: Line,
 }
+
+/// The memory that device code and the host share.
+pub(crate) struct Ring {
+    slots: Visible<[Slot]>,
+    shift: u32,
+    lines: Visible<Lines>,
+    /// Whose kernels push, once that is known.
+    pushers: Mutex<Option<Pushers>>,
+}
+
+/// The device whose kernels push.
+#[derive(Clone)]
+struct Pushers {
+    device: Device,
+    /// A GPU has head and tail cache in its own memory, on a line each: only its kernels use them.
+    words: Option<Buffer>,
+}
+
+/// Where the tail cache lies behind the head in a GPU's memory.
+const TAIL_CACHE: u64 = 128;
 
 impl Ring {
     fn new(size: usize) -> Result<Self> {
@@ -52,28 +73,68 @@ impl Ring {
             });
         }
         Ok(Self {
-            slots: (0..size).map(|_| Slot::default()).collect(),
+            slots: Visible::many(size)?,
             shift: size.trailing_zeros(),
-            head: Line::default(),
-            tail: Line::default(),
-            tail_cache: Line::default(),
-            status: Line::default(),
+            lines: Visible::new()?,
+            pushers: Mutex::default(),
         })
+    }
+
+    /// Serves kernels of `device` from now on, and of no other: positions are taken by atomics
+    /// that are one device's own.
+    pub(crate) fn bind(&self, device: Device) -> Result<()> {
+        let mut pushers = lock(&self.pushers);
+        match &*pushers {
+            Some(bound) if bound.device == device => return Ok(()),
+            Some(bound) => {
+                return Err(Error::InvalidUsage {
+                    operation: "serve kernels",
+                    detail: format!(
+                        "the FIFO serves kernels of {}, not of {device}: make another service",
+                        bound.device
+                    ),
+                });
+            }
+            None => {}
+        }
+        let words = match device.kind() {
+            DeviceKind::Cpu => None,
+            DeviceKind::Gpu => {
+                self.slots.show_to(device)?;
+                self.lines.show_to(device)?;
+                let words = Buffer::new(device, 2 * TAIL_CACHE)?;
+                words.store_u64(0, self.lines.head.0.load(Ordering::Acquire))?;
+                words.store_u64(TAIL_CACHE, self.lines.tail.0.load(Ordering::Acquire))?;
+                Some(words)
+            }
+        };
+        *pushers = Some(Pushers { device, words });
+        Ok(())
+    }
+
+    /// Head and tail cache in a GPU's memory, if a GPU's kernels push.
+    fn words(&self) -> Option<Buffer> {
+        (lock(&self.pushers).as_ref()).and_then(|pushers| pushers.words.clone())
     }
 
     pub(crate) fn device_handle(&self) -> FifoDeviceHandle {
         let line = |line: &Line| std::ptr::from_ref(&line.0).expose_provenance() as u64;
+        let lines = &*self.lines;
+        let (head, tail_cache) = match self.words() {
+            Some(words) => (words.address(), words.address() + TAIL_CACHE),
+            None => (line(&lines.head), line(&lines.tail_cache)),
+        };
         FifoDeviceHandle {
             abi: AbiHeader::of::<FifoDeviceHandle>(),
             triggers: self.slots.as_ptr().expose_provenance() as u64,
-            head: line(&self.head),
-            tail: line(&self.tail),
-            tail_cache: line(&self.tail_cache),
+            head,
+            tail: line(&lines.tail),
+            tail_cache,
             size: self.slots.len() as i32,
             reserved: 0,
             size_mask: self.slots.len() as u64 - 1,
             size_shift: self.shift.into(),
-            status: line(&self.status),
+            status: line(&lines.status),
         }
     }
 
@@ -83,31 +144,34 @@ impl Ring {
 
     /// One past the last position that a kernel has taken.
     pub(crate) fn head(&self) -> u64 {
-        self.head.0.load(Ordering::Acquire)
+        match self.words() {
+            None => self.lines.head.0.load(Ordering::Acquire),
+            Some(words) => words.load_u64(0).unwrap_or_else(|error| {
+                tracing::warn!(%error, "a FIFO's head cannot be read: what is left in it is not known");
+                self.lines.tail.0.load(Ordering::Acquire)
+            }),
+        }
     }
 
     /// What kernels that wait on this FIFO are told; [`Status::Ok`] while it is served.
     pub(crate) fn status(&self) -> StatusWord {
-        StatusWord::from_bits(self.status.0.load(Ordering::Acquire))
+        StatusWord::from_bits(self.lines.status.0.load(Ordering::Acquire))
     }
 
     /// Releases whoever waits for room or for a flush.
     pub(crate) fn set_aborted(&self) {
         let word = StatusWord::new(Status::Aborted, 0).to_bits();
-        self.status.0.store(word, Ordering::Release);
+        self.lines.status.0.store(word, Ordering::Release);
     }
 
     /// Takes the FIFO into service again, unless device threads gave up positions meanwhile:
     /// nobody will ever fill those.
     pub(crate) fn clear_status(&self) -> Result<()> {
-        let (head, tail) = (
-            self.head.0.load(Ordering::Acquire),
-            self.tail.0.load(Ordering::Acquire),
-        );
+        let (head, tail) = (self.head(), self.lines.tail.0.load(Ordering::Acquire));
         if head.saturating_sub(tail) > self.slots.len() as u64 {
             return Err(Error::FifoBroken { head, tail });
         }
-        self.status.0.store(0, Ordering::Release);
+        self.lines.status.0.store(0, Ordering::Release);
         Ok(())
     }
 }
@@ -132,6 +196,15 @@ impl Fifo {
             ring: Arc::new(Ring::new(size)?),
             position: 0,
         })
+    }
+
+    /// Serves kernels of `device`: the CPU, unless this says something else before the first push. A
+    /// GPU gets the words that only its kernels use in its own memory; take the handle after this.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`] if it serves another device; those of [`Buffer::new`].
+    pub fn bind(&self, device: Device) -> Result<()> {
+        self.ring.bind(device)
     }
 
     /// What kernels need to push.
@@ -175,7 +248,11 @@ impl Fifo {
     #[inline]
     pub(crate) fn publish(&mut self) {
         // Release: the slots were read before they are overwritten.
-        self.ring.tail.0.store(self.position, Ordering::Release);
+        self.ring
+            .lines
+            .tail
+            .0
+            .store(self.position, Ordering::Release);
     }
 
     /// Position of the next trigger; as many have been popped.
@@ -204,10 +281,11 @@ mod testing {
         /// position is not taken then).
         pub(crate) fn try_push(&self, trigger: ProxyTrigger) -> Option<u64> {
             let position = self
+                .lines
                 .head
                 .0
                 .try_update(Ordering::Relaxed, Ordering::Relaxed, |head| {
-                    let tail = self.tail.0.load(Ordering::Acquire);
+                    let tail = self.lines.tail.0.load(Ordering::Acquire);
                     (head < tail + self.slots.len() as u64).then_some(head + 1)
                 })
                 .ok()?;
@@ -217,7 +295,7 @@ mod testing {
 
         /// Takes a position whether there is room or not, as device code does.
         pub(crate) fn take(&self) -> u64 {
-            self.head.0.fetch_add(1, Ordering::Relaxed)
+            self.lines.head.0.fetch_add(1, Ordering::Relaxed)
         }
 
         pub(crate) fn fill(&self, position: u64, trigger: ProxyTrigger) {
@@ -229,7 +307,7 @@ mod testing {
         }
 
         pub(crate) fn tail(&self) -> u64 {
-            self.tail.0.load(Ordering::Acquire)
+            self.lines.tail.0.load(Ordering::Acquire)
         }
     }
 }

@@ -4,21 +4,29 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::device::Device;
+use crate::error::Result;
 use crate::sync::{AtomicU64, Ordering};
+use crate::visible::Visible;
 
 /// The word that a kernel's `flush` polls: one past the highest FIFO position whose flush is done
 /// on one connection. There is one for each pair of a FIFO and a connection, because positions of
 /// two FIFOs cannot be compared.
-pub(crate) struct FlushWord(AtomicU64);
+pub(crate) struct FlushWord(Visible<AtomicU64>);
 
 impl FlushWord {
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self(AtomicU64::new(0)))
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Ok(Arc::new(Self(Visible::new()?)))
+    }
+
+    /// Lets kernels of a device see it.
+    pub(crate) fn show_to(&self, device: Device) -> Result<()> {
+        self.0.show_to(device)
     }
 
     /// Address for device handles. Valid while the word lives.
     pub(crate) fn address(&self) -> u64 {
-        std::ptr::from_ref(&self.0).expose_provenance() as u64
+        std::ptr::from_ref(&*self.0).expose_provenance() as u64
     }
 
     #[cfg(test)]
@@ -33,8 +41,9 @@ impl FlushWord {
 /// earlier one, and each of several flushing threads is released by its own position.
 pub(crate) struct PendingFlushes {
     word: Arc<FlushWord>,
-    /// (position in the FIFO, the transport's ticket); both grow.
-    queue: VecDeque<(u64, u64)>,
+    /// (position in the FIFO, the transport's ticket); both grow. Without a position: the transport
+    /// tells kernels itself.
+    queue: VecDeque<(Option<u64>, u64)>,
 }
 
 impl PendingFlushes {
@@ -50,16 +59,21 @@ impl PendingFlushes {
         debug_assert!(
             self.queue
                 .back()
-                .is_none_or(|(p, t)| *p < position && *t < ticket)
+                .is_none_or(|(p, t)| p.is_none_or(|p| p < position) && *t < ticket)
         );
-        self.queue.push_back((position, ticket));
+        self.queue.push_back((Some(position), ticket));
+    }
+
+    /// The same for a flush of which the transport tells kernels.
+    pub(crate) fn push_told(&mut self, ticket: u64) {
+        self.queue.push_back((None, ticket));
     }
 
     /// All tickets up to `flushed` are finished: tells kernels. Returns how many flushes that
     /// ended.
     pub(crate) fn finish(&mut self, flushed: u64) -> usize {
         let count = self.queue.partition_point(|(_, ticket)| *ticket <= flushed);
-        if let Some((position, _)) = self.queue.drain(..count).next_back() {
+        if let Some((Some(position), _)) = self.queue.drain(..count).next_back() {
             // Release: whoever sees the position sees what the transport saw when it finished.
             self.word.0.store(position + 1, Ordering::Release);
         }
@@ -86,7 +100,7 @@ mod tests {
 
     #[test]
     fn each_flusher_is_released_by_its_own_position() {
-        let word = FlushWord::new();
+        let word = FlushWord::new().unwrap();
         let mut pending = PendingFlushes::new(Arc::clone(&word));
         for (position, ticket) in [(3, 1), (9, 2), (10, 5)] {
             pending.push(position, ticket);
@@ -106,7 +120,7 @@ mod tests {
         fn the_word_is_one_past_the_highest_finished_position(
             steps in proptest::collection::vec((0_u64..4, 1_u64..4, 0_u64..40), 1..40)
         ) {
-            let word = FlushWord::new();
+            let word = FlushWord::new().unwrap();
             let mut pending = PendingFlushes::new(Arc::clone(&word));
             let (mut position, mut ticket, mut finished) = (0, 0, 0);
             let mut all = Vec::new();
@@ -138,7 +152,7 @@ mod loom_tests {
     #[test]
     fn loom_flush_positions_publish_their_completions() {
         loom::model(|| {
-            let word = FlushWord::new();
+            let word = FlushWord::new().unwrap();
             let landed = Arc::new(AtomicU64::new(0));
             let proxy = {
                 let (word, landed) = (Arc::clone(&word), Arc::clone(&landed));

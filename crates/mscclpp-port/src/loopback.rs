@@ -16,7 +16,7 @@ use crate::transport::{Progress, Transport};
 /// Bytes copied while a region is held.
 const STEP: u64 = 1 << 20;
 
-/// Executes posts at once, in the posting thread.
+/// Executes posts at once, in the posting thread; with a GPU's memory it waits for the copies.
 pub(crate) struct Loopback {
     table: Arc<RegistrationTable>,
     status: Arc<StickyStatus>,
@@ -101,8 +101,25 @@ impl Transport for Loopback {
                 Some(None) => return Err(Error::SourceGone { rank: self.rank }),
             };
             let from = from_guard.range(from + done, step).map_err(refused)?;
-            // SAFETY: both guards checked their ranges and keep them valid.
-            unsafe { shared::copy(to, from, step as usize) };
+            match (source.in_gpu(from), region.in_gpu(to)) {
+                // SAFETY: both guards checked their ranges and keep them valid.
+                (None, None) => unsafe { shared::copy(to, from, step as usize) },
+                (Some((memory, offset)), Some((to, to_offset))) => {
+                    memory.copy_to(offset, to, to_offset, step)?;
+                }
+                (Some((memory, offset)), None) => {
+                    let mut bytes = vec![0; step as usize];
+                    memory.read(offset, &mut bytes)?;
+                    // SAFETY: as above.
+                    unsafe { shared::store(to, &bytes) };
+                }
+                (None, Some((memory, offset))) => {
+                    let mut bytes = vec![0; step as usize];
+                    // SAFETY: as above.
+                    unsafe { shared::load(&mut bytes, from) };
+                    memory.write(offset, &bytes)?;
+                }
+            }
             done += step;
         }
         Ok(())

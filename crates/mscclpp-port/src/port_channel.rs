@@ -58,7 +58,7 @@ impl BasePortChannel {
     ///
     /// # Errors
     /// [`Error::UnknownSemaphore`]; [`Error::InvalidUsage`] if `id` and `semaphore` belong to
-    /// different connections. Where kernels post themselves: the error of the connection, if it
+    /// different connections, or if the service serves kernels of another device. Where kernels post themselves: the error of the connection, if it
     /// cannot be made; [`Error::InvalidUsage`] if the peer's token cannot be reached on it.
     pub fn new(
         service: &ProxyService,
@@ -87,6 +87,12 @@ impl BasePortChannel {
             id,
             semaphore,
         };
+        let device = channel.connection().local_device();
+        channel.connection().sticky().show_to(device)?;
+        if let (Behind::Service { shared, lane }, None) = (&channel.behind, channel.queue()) {
+            shared.proxy.bind(device)?;
+            lane.flush.show_to(device)?;
+        }
         if let Some(queue) = channel.queue() {
             // The hand-shake ends by its own deadline, with an error of its own.
             let patience = queue.deadline.remaining() + HANDSHAKE_ENDS_WITHIN;

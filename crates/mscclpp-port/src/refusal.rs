@@ -45,6 +45,8 @@ pub enum Refusal {
     Misaligned,
     /// The frame breaks the protocol.
     Protocol,
+    /// The memory is a GPU's, and the GPU could not execute it.
+    Device,
 }
 
 impl fmt::Display for Refusal {
@@ -55,6 +57,7 @@ impl fmt::Display for Refusal {
             Self::AccessDenied => "the registration does not allow it",
             Self::Misaligned => "the word is not aligned to 8 bytes",
             Self::Protocol => "the frame breaks the protocol",
+            Self::Device => "the GPU that the memory is of could not execute it",
         })
     }
 }

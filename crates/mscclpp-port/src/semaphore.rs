@@ -83,6 +83,7 @@ impl Host2DeviceSemaphore {
     /// # Errors
     /// Those of [`Buffer::new`].
     pub fn new(semaphore: Semaphore) -> Result<Self> {
+        semaphore.connection.sticky().show_to(semaphore.device())?;
         let expected = Buffer::new(semaphore.device(), TOKEN)?;
         let counts = (semaphore.connection.link().queue())
             .is_some_and(|queue| queue.signal_mode == SignalMode::InlineWrite);
@@ -109,19 +110,17 @@ impl Host2DeviceSemaphore {
 
     /// What kernels need to wait. Its status word is the connection's.
     pub fn device_handle(&self) -> Host2DeviceSemaphoreDeviceHandle {
-        let address = |buffer: &Buffer| buffer.as_ptr().expose_provenance() as u64;
         Host2DeviceSemaphoreDeviceHandle {
             abi: AbiHeader::of::<Host2DeviceSemaphoreDeviceHandle>(),
-            inbound_token: address(self.semaphore.own.token()),
-            expected_inbound_token: address(&self.expected),
+            inbound_token: self.semaphore.own.token().address(),
+            expected_inbound_token: self.expected.address(),
             status: self.connection().sticky().address(),
         }
     }
 
     /// Address of the count of signals sent, where kernels write it to the peer's token; else 0.
     pub(crate) fn outbound(&self) -> u64 {
-        let address = |count: &Buffer| count.as_ptr().expose_provenance() as u64;
-        self.outbound.as_ref().map_or(0, address)
+        self.outbound.as_ref().map_or(0, Buffer::address)
     }
 
     /// The registration of the peer's token.

@@ -6,8 +6,10 @@ use std::sync::{Arc, OnceLock};
 
 use mscclpp_device::abi::StatusWord;
 
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use crate::visible::Visible;
 
 /// The first error of a connection: set once, never cleared.
 ///
@@ -15,7 +17,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 /// [`mscclpp_device::abi::Status::PeerDown`], else 0. The typed error is stored before the word, so whoever saw the word
 /// finds the error. All methods may be called from any thread.
 pub(crate) struct StickyStatus {
-    word: AtomicU64,
+    word: Visible<AtomicU64>,
     error: Mutex<Option<Error>>,
     /// Kept alive for as long as the status is: whoever would tell it of a peer's death.
     guardian: OnceLock<Arc<dyn Any + Send + Sync>>,
@@ -23,12 +25,12 @@ pub(crate) struct StickyStatus {
 
 impl StickyStatus {
     /// A status without error.
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            word: AtomicU64::new(0),
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            word: Visible::new()?,
             error: Mutex::new(None),
             guardian: OnceLock::new(),
-        })
+        }))
     }
 
     /// Records `error` if it is the first. Returns whether it was.
@@ -77,7 +79,12 @@ impl StickyStatus {
 
     /// Address of the word for device handles. Valid while the status lives.
     pub(crate) fn address(&self) -> u64 {
-        std::ptr::from_ref(&self.word).expose_provenance() as u64
+        std::ptr::from_ref(&*self.word).expose_provenance() as u64
+    }
+
+    /// Lets kernels of a device see the word.
+    pub(crate) fn show_to(&self, device: Device) -> Result<()> {
+        self.word.show_to(device)
     }
 
     /// Keeps `guardian` alive as long as the status. Only the first is kept.
@@ -107,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_first_error_stays() {
-        let status = StickyStatus::new();
+        let status = StickyStatus::new().unwrap();
         assert!(status.check().is_ok());
         assert!(status.fail(down(6)));
         assert!(!status.fail(Error::FifoSize { size: 3, max: 1 }));
@@ -120,11 +127,11 @@ mod tests {
 
     #[test]
     fn the_word_lies_at_its_address() {
-        let status = StickyStatus::new();
+        let status = StickyStatus::new().unwrap();
         assert_eq!(status.address() % 8, 0);
         assert_eq!(
             status.address(),
-            std::ptr::from_ref(&status.word).addr() as u64
+            std::ptr::from_ref(&*status.word).addr() as u64
         );
     }
 }
@@ -138,7 +145,7 @@ mod loom_tests {
     #[test]
     fn loom_status_is_sticky_and_comes_with_its_error() {
         loom::model(|| {
-            let status = StickyStatus::new();
+            let status = StickyStatus::new().unwrap();
             let writers: Vec<_> = [3, 5]
                 .into_iter()
                 .map(|rank| {

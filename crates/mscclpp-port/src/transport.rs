@@ -4,10 +4,12 @@
 use std::fmt;
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::flush::FlushWord;
 use crate::gpu_queue::QueueEnd;
 use crate::memory::RegisteredMemory;
 
@@ -283,6 +285,13 @@ pub(crate) trait Transport: Send + Sync {
     /// Posts a flush and returns its ticket, which is one more than the last. The ticket is done
     /// when the peer has executed every post made before it; posts made after it do not delay it.
     fn request_flush(&self) -> Result<u64, Error>;
+
+    /// The same, and the transport itself tells kernels: it stores `value` in `word`, which only
+    /// grows, when the ticket is done. `None`, and nothing posted, if it cannot.
+    fn flush_telling(&self, word: &Arc<FlushWord>, value: u64) -> Option<Result<u64, Error>> {
+        let _ = (word, value);
+        None
+    }
 
     /// Starts what was posted since the last call. A post may stay in the queue until this is
     /// called, so that a trigger's write and signal leave together: post, post, kick.

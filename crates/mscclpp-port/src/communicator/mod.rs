@@ -127,7 +127,9 @@ impl Communicator {
     /// [`Error::InvalidUsage`] when there is no such rank. The result has errors of its own.
     pub fn recv_memory(&self, rank: usize, tag: u32) -> Result<Pending<RegisteredMemory>> {
         let context = self.shared.context.clone();
-        let make = move |record: &[u8], _| RegisteredMemory::deserialize(&context, record);
+        let make = move |record: &[u8], deadline| {
+            RegisteredMemory::deserialize_by(&context, record, deadline)
+        };
         Ok(self.line(rank, tag)?.receive(Kind::Memory, make))
     }
 
@@ -180,8 +182,8 @@ impl Communicator {
         let half = SignalMemory::new(&context, device, transport)
             .and_then(|own| own.record().map(|record| (own, record)));
         let connection = connection.clone();
-        line.exchange(Kind::Semaphore, half, move |own, record, _| {
-            let remote = RegisteredMemory::deserialize(&context, record)?;
+        line.exchange(Kind::Semaphore, half, move |own, record, deadline| {
+            let remote = RegisteredMemory::deserialize_by(&context, record, deadline)?;
             Ok(Semaphore::new(connection, own, remote))
         })
     }

@@ -20,16 +20,19 @@ pub use config::ContextConfig;
 
 use crate::arrival::Arrival;
 use crate::connection::Connection;
+#[cfg(feature = "cuda")]
+use crate::cuda_ipc::Sharing;
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointRecord};
 use crate::error::{Error, Result};
 use crate::ethernet::{self, EthernetTransport, Settings};
-use crate::gpu_queue::{Hcas, Watcher};
+use crate::gpu_queue::Hcas;
 use crate::loopback::Loopback;
 use crate::memory::RegistrationTable;
 use crate::random::random_bytes;
 use crate::status::StickyStatus;
 use crate::sync::lock_plain as lock;
-use crate::transport::Transport;
+use crate::transport::{Transport, TransportKind};
+use crate::watcher::Watcher;
 
 /// Names an endpoint. Random.
 type Nonce = [u8; 16];
@@ -64,6 +67,9 @@ struct Inner {
     /// Made when the first endpoint needs it.
     acceptor: Mutex<Option<Arc<Acceptor>>>,
     hcas: Hcas,
+    /// For CUDA IPC.
+    #[cfg(feature = "cuda")]
+    sharing: Sharing,
     /// Made when the first queue needs it.
     watcher: Mutex<Option<Arc<Watcher>>>,
     /// Endpoints that are not connected yet, by their nonces, each with the control streams that
@@ -102,6 +108,8 @@ impl Context {
                 config,
                 table: Arc::default(),
                 acceptor: Mutex::default(),
+                #[cfg(feature = "cuda")]
+                sharing: Sharing::default(),
                 watcher: Mutex::default(),
                 meetings: Mutex::default(),
             }),
@@ -125,13 +133,23 @@ impl Context {
         self.inner.id
     }
 
-    pub(crate) fn table(&self) -> &RegistrationTable {
+    pub(crate) fn table(&self) -> &Arc<RegistrationTable> {
         &self.inner.table
     }
 
     #[cfg(all(test, not(loom)))]
     pub(crate) fn table_arc(&self) -> Arc<RegistrationTable> {
         Arc::clone(&self.inner.table)
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn sharing(&self) -> &Sharing {
+        &self.inner.sharing
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn job_key(&self) -> Option<&mscclpp_bootstrap::JobKey> {
+        self.inner.config.job_key.as_ref()
     }
 
     /// The rank, where the context has one.
@@ -149,6 +167,10 @@ impl Context {
     /// if the HCA makes no queue.
     pub fn create_endpoint(&self, config: EndpointConfig) -> Result<Endpoint> {
         config.check()?;
+        #[cfg(feature = "cuda")]
+        if config.device.kind() == crate::device::DeviceKind::Gpu {
+            self.inner.sharing.note(config.device);
+        }
         let queue = (config.transport.is_ib())
             .then(|| self.create_queue(&config))
             .transpose()?;
@@ -182,7 +204,8 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::IncompatibleTransports`] and [`Error::IncompatibleEndpoints`], which the peer gets too;
-    /// [`Error::Record`]; [`Error::InvalidUsage`] for an endpoint of another context.
+    /// [`Error::Unsupported`] over CUDA IPC for an endpoint of another host; [`Error::Record`];
+    /// [`Error::InvalidUsage`] for an endpoint of another context; over GPUs, [`Error::Cuda`].
     pub fn connect(
         &self,
         local: Endpoint,
@@ -211,12 +234,15 @@ impl Context {
                 remote: remote.transport,
             });
         }
-        let status = StickyStatus::new();
+        let status = StickyStatus::new()?;
         let rank = remote.rank();
         let (config, remote_transport) = (local.config, remote.transport);
         let link: Box<dyn Transport> = match (&remote.queue, remote.context == self.id()) {
             (Some(queue), _) => {
                 Box::new(self.connect_queue(local, remote, queue, &status, deadline)?)
+            }
+            (None, _) if config.transport == TransportKind::CudaIpc => {
+                self.connect_ipc(&local, remote, &status, deadline)?
             }
             (None, true) => {
                 let table = Arc::clone(&self.inner.table);
@@ -232,6 +258,7 @@ impl Context {
                     peer: remote.context,
                     queue: local.config.max_write_queue_size,
                     stall_timeout: self.inner.config.stall_timeout,
+                    device: config.device,
                 };
                 Box::new(EthernetTransport::new(arrival, settings)?)
             }
@@ -245,7 +272,7 @@ impl Context {
         ))
     }
 
-    fn acceptor(&self) -> Result<Arc<Acceptor>> {
+    pub(crate) fn acceptor(&self) -> Result<Arc<Acceptor>> {
         let mut acceptor = lock(&self.inner.acceptor);
         if let Some(acceptor) = &*acceptor {
             return Ok(Arc::clone(acceptor));

@@ -8,13 +8,14 @@ use mscclpp_bootstrap::Deadline;
 
 use super::{Context, Nonce, lock};
 use crate::arrival::Arrival;
+use crate::control::Route;
+use crate::cuda_ipc::{self, IpcTransport};
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointQueue, EndpointRecord};
 use crate::error::{Error, Result};
-use crate::gpu_queue::{
-    self, Ends, GpuTransport, Handshake, QueueEnd, QueuePlan, QueueRecord, Route, Watcher,
-};
+use crate::gpu_queue::{self, Ends, GpuTransport, Handshake, QueueEnd, QueuePlan, QueueRecord};
 use crate::status::StickyStatus;
-use crate::transport::TransportKind;
+use crate::transport::{Transport, TransportKind};
+use crate::watcher::Watcher;
 
 impl Context {
     /// Whether the HCA of an endpoint can do what is asked for; makes nothing.
@@ -83,20 +84,13 @@ impl Context {
         };
         let path = gpu_queue::join(&record, theirs)?;
         let job_key = self.inner.config.job_key.clone();
-        let route = if remote.context != self.id() {
-            let purpose = gpu_queue::CONTROL;
-            let arrival = Arrival::of(&local, remote, job_key.as_ref(), purpose, deadline)?;
-            Route::Network(arrival)
-        } else if remote.nonce != local.nonce {
-            Route::Context(self.meet(local.nonce, remote.nonce)?)
-        } else if *theirs == record {
-            Route::Itself
-        } else {
+        let route = self.route(&local, remote, gpu_queue::CONTROL, deadline)?;
+        if matches!(route, Route::Itself) && *theirs != record {
             return Err(Error::Record {
                 what: "endpoint",
                 detail: "it has this endpoint's number and another queue".into(),
             });
-        };
+        }
         let ends = Ends {
             own: self.id(),
             local: local.config.transport,
@@ -116,6 +110,49 @@ impl Context {
             deadline,
         };
         Ok((end, handshake, route))
+    }
+
+    /// Begins to connect two GPUs of this host.
+    pub(super) fn connect_ipc(
+        &self,
+        local: &Endpoint,
+        remote: &EndpointRecord,
+        status: &Arc<StickyStatus>,
+        deadline: Deadline,
+    ) -> Result<Box<dyn Transport>> {
+        if remote.socket.and_then(|socket| socket.here()).is_none() {
+            return Err(Error::Unsupported {
+                operation: "connect",
+                transport: TransportKind::CudaIpc,
+                missing: "the peer is on another host",
+            });
+        }
+        let route = self.route(local, remote, cuda_ipc::CONTROL, deadline)?;
+        IpcTransport::start(
+            (local.config.device, local.config.max_write_queue_size),
+            (remote.context, remote.rank()),
+            Arc::clone(status),
+            (route, self.inner.config.stall_timeout),
+            self.watcher()?,
+        )
+    }
+
+    /// Where the control stream between two endpoints comes from.
+    fn route(
+        &self,
+        local: &Endpoint,
+        remote: &EndpointRecord,
+        purpose: &str,
+        deadline: Deadline,
+    ) -> Result<Route> {
+        let job_key = self.inner.config.job_key.as_ref();
+        Ok(if remote.context != self.id() {
+            Route::Network(Arrival::of(local, remote, job_key, purpose, deadline)?)
+        } else if remote.nonce != local.nonce {
+            Route::Context(self.meet(local.nonce, remote.nonce)?)
+        } else {
+            Route::Itself
+        })
     }
 
     /// The control stream between two endpoints of this context: the first leaves the other half for

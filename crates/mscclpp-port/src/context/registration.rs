@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::Context;
 use crate::buffer::Buffer;
+use crate::cuda_ipc;
 use crate::error::{Error, Result, check_range};
 use crate::gpu_queue::WriteOrdering;
 use crate::memory::{Access, MemoryOptions, Owner, Region, RegisteredMemory, Registration};
@@ -157,16 +158,20 @@ impl Context {
         }
         let MemoryOptions { transports, access } = plan.options;
         let mut hcas = Vec::new();
+        let mut ipc = None;
         for transport in TransportKind::ALL {
             match transport {
                 _ if !transports.has(transport) => {}
                 TransportKind::Unknown => return Err(invalid("UNK is no transport")),
                 TransportKind::CudaIpc => {
-                    return Err(Error::Unsupported {
-                        operation: REGISTER,
-                        transport,
-                        missing: "this build has no CUDA support",
-                    });
+                    let memory =
+                        (plan.buffer).and_then(|(buffer, offset)| Some((buffer.gpu()?, offset)));
+                    let Some((memory, offset)) = memory else {
+                        cuda_ipc::check()?;
+                        return Err(invalid("CUDA IPC reaches buffers on GPUs only"));
+                    };
+                    let for_signals = plan.ordering == WriteOrdering::Strict;
+                    ipc = Some(self.share_memory(memory, offset, len, for_signals)?);
                 }
                 TransportKind::Ethernet => {}
                 _ => {
@@ -190,7 +195,12 @@ impl Context {
         };
         let buffer = plan.buffer.map(|(buffer, _)| buffer.clone());
         // SAFETY: the caller's promise.
-        let region = Arc::new(unsafe { Region::new(base, len, over_ethernet, buffer) });
+        let region = unsafe { Region::new(base, len, over_ethernet, buffer) };
+        let region = Arc::new(if plan.ordering == WriteOrdering::Strict {
+            region.for_signals()
+        } else {
+            region
+        });
         let table = &self.inner.table;
         let registration = table.insert(Arc::clone(&region), |key| {
             Arc::new(Registration {
@@ -203,6 +213,7 @@ impl Context {
                 region,
                 table: Arc::clone(table),
                 hcas,
+                ipc,
             })
         })?;
         Ok(RegisteredMemory::local(registration))

@@ -50,7 +50,7 @@ impl Error {
             Error::DeviceUnavailable { .. } => ErrorCode::InvalidUsage,
             Error::PeerDown { .. } => ErrorCode::RemoteError,
             Error::Timeout { .. } => ErrorCode::Timeout,
-            Error::Io { .. } => ErrorCode::SystemError,
+            Error::Io { .. } | Error::Cuda { .. } => ErrorCode::SystemError,
             Error::InvalidUsage { .. }
             | Error::OutOfBounds { .. }
             | Error::Misaligned { .. }

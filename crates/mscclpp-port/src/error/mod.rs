@@ -29,11 +29,24 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// This build cannot use the device.
-    #[error("{device} is not available in this build: only the CPU device is")]
+    /// This build or machine cannot use the device.
+    #[error("{device} is not available: {reason}")]
     DeviceUnavailable {
         /// The device asked for.
         device: Device,
+        /// What is missing, and what to do.
+        reason: String,
+    },
+
+    /// The CUDA driver refused an operation, or a copy failed.
+    #[error("{device} cannot {operation}: {source}")]
+    Cuda {
+        /// The GPU.
+        device: Device,
+        /// What was asked of it.
+        operation: &'static str,
+        /// The driver's error.
+        source: Arc<dyn std::error::Error + Send + Sync>,
     },
 
     /// The peer's process died or closed the connection.

@@ -169,6 +169,7 @@ fn reason_code(reason: Refusal) -> u8 {
         Refusal::AccessDenied => 3,
         Refusal::Misaligned => 4,
         Refusal::Protocol => 5,
+        Refusal::Device => 6,
     }
 }
 
@@ -179,6 +180,7 @@ fn reason_of(code: u8) -> Option<Refusal> {
         3 => Refusal::AccessDenied,
         4 => Refusal::Misaligned,
         5 => Refusal::Protocol,
+        6 => Refusal::Device,
         _ => return None,
     })
 }
@@ -189,7 +191,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn frames() -> impl Strategy<Value = Frame> {
-        let refused = (0u8..=4, 1u8..=5, any::<[u64; 3]>()).prop_map(|(op, reason, [a, b, c])| {
+        let refused = (0u8..=4, 1u8..=6, any::<[u64; 3]>()).prop_map(|(op, reason, [a, b, c])| {
             let (operation, reason) = (operation_of(op).unwrap(), reason_of(reason).unwrap());
             Frame::Nack(Refused {
                 operation,

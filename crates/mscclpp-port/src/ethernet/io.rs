@@ -3,6 +3,7 @@
 //! not.
 
 use std::net::{Shutdown, TcpStream};
+use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
@@ -18,13 +19,22 @@ use crate::ethernet::receiver::{Inbound, Received, Receiver};
 use crate::ethernet::sender::Pumped;
 use crate::ethernet::socket::Socket;
 use crate::ethernet::{LINGER, Shared};
+use crate::gpu::Staging;
 use crate::refusal::Refused;
 
+/// Longest time between two looks at copies that are under way.
+const GPU_LOOK: Duration = Duration::from_micros(20);
+
 /// Runs until the connection is over.
-pub(super) fn run(shared: &Shared, arrival: Wait<TcpStream>) {
+pub(super) fn run(shared: &Shared, arrival: Wait<TcpStream>, landing: Option<Staging>) {
     let done = DoneOnDrop(shared);
+    if landing.is_some()
+        && let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000))
+    {
+        tracing::debug!(%error, "an I/O thread keeps its default timer slack");
+    }
     if let Some(socket) = connect(shared, arrival) {
-        Io::new(shared, socket).run();
+        Io::new(shared, socket, landing).run();
     }
     drop(done);
 }
@@ -103,11 +113,11 @@ struct Io<'a> {
 struct Over;
 
 impl<'a> Io<'a> {
-    fn new(shared: &'a Shared, socket: &'a Socket) -> Self {
+    fn new(shared: &'a Shared, socket: &'a Socket, landing: Option<Staging>) -> Self {
         Self {
             shared,
             socket,
-            receiver: Receiver::new(shared.table.clone()),
+            receiver: Receiver::new(shared.table.clone(), landing),
             state: State::Open,
             patience: Patience::new(),
             stall: Stall::new(),
@@ -147,7 +157,7 @@ impl<'a> Io<'a> {
                 self.pump()?;
             }
         } else {
-            if sender.has_answer() {
+            if sender.has_answer() || sender.is_staging() {
                 self.pump()?;
             }
             if arrived != Arrived::Nothing {
@@ -167,7 +177,11 @@ impl<'a> Io<'a> {
             shared,
             over: false,
         };
-        match self.receiver.receive(self.socket, &mut handler) {
+        let received = match self.receiver.settle(&mut handler) {
+            Ok(()) => self.receiver.receive(self.socket, &mut handler),
+            Err(refused) => Ok(Err(refused)),
+        };
+        match received {
             Ok(Ok(Received::Bytes { .. })) if handler.over => Err(Over),
             Ok(Ok(Received::Bytes { drained: true })) => Ok(Arrived::All),
             Ok(Ok(Received::Bytes { drained: false })) => Ok(Arrived::Some),
@@ -215,6 +229,8 @@ impl<'a> Io<'a> {
         match sender.pump(self.socket) {
             Ok(Pumped::Done) => {}
             Ok(Pumped::Stuck) => sender.set_stuck(true),
+            // Looked at again in the next step.
+            Ok(Pumped::Staging) => {}
             Err(error) => {
                 self.shared.pump_failed(error);
                 return if self.shared.status.is_failed() {
@@ -232,6 +248,13 @@ impl<'a> Io<'a> {
     /// time is up. Whether the socket has room.
     fn park(&mut self, at_most: Duration) -> Result<bool, Over> {
         let shared = self.shared;
+        shared.wake.arm();
+        let on_gpu = self.receiver.is_landing() || shared.sender.is_staging();
+        let at_most = if on_gpu {
+            at_most.min(GPU_LOOK)
+        } else {
+            at_most
+        };
         let mut interest = PollFlags::IN;
         if shared.sender.is_stuck() {
             interest |= PollFlags::OUT;
@@ -298,7 +321,7 @@ impl<'a> Io<'a> {
             if sender.has_posts() || sender.has_answer() {
                 self.pump()?;
             }
-            if !sender.is_stuck() {
+            if !sender.is_stuck() && !sender.is_staging() {
                 self.socket.shutdown(Shutdown::Write);
                 self.state = State::Leaving;
             }

@@ -17,6 +17,11 @@
 //!   access, alignment. What does not pass is refused with a nack; then the connection is dead for
 //!   both ends, as a queue pair would be, with an error that tells what was refused. The rest of
 //!   the receiver is unharmed.
+//! - A GPU's memory is sent from and received into by way of pinned memory, by copies on a stream
+//!   of each direction that nobody waits for. A signal's next value is written by the same stream
+//!   behind the payload, and a flush is acknowledged once that is done. An accumulate in a GPU's
+//!   memory is a read and a write of the receiver's, which no other receiver of the process
+//!   comes between; the GPU's own kernels may.
 //! - Ending a registration, a buffer or a connection waits for no peer, except for a bounded
 //!   goodbye.
 
@@ -39,12 +44,14 @@ use std::time::{Duration, Instant};
 
 use crate::arrival::Arrival;
 use crate::context::ContextId;
+use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
 use crate::ethernet::frame::Frame;
 use crate::ethernet::sender::{Post, PostError, Pumped, Sender};
 use crate::ethernet::socket::Socket;
 use crate::ethernet::wire::PumpError;
 use crate::event::Event;
+use crate::gpu::Staging;
 use crate::memory::{RegisteredMemory, RegistrationTable, Target};
 use crate::status::StickyStatus;
 use crate::transport::{Progress, Transport};
@@ -68,6 +75,8 @@ pub(crate) struct Settings {
     pub(crate) queue: Option<usize>,
     /// How long the peer may take and acknowledge nothing.
     pub(crate) stall_timeout: Duration,
+    /// The device of this end's kernels: where most payload comes from and goes to.
+    pub(crate) device: Device,
 }
 
 /// One end of a connection over TCP. Dropping it sends what is queued (for a second at most), says
@@ -109,9 +118,15 @@ impl EthernetTransport {
     pub(crate) fn new(arrival: Arrival, settings: Settings) -> Result<Self> {
         let failed = |what: &'static str| move |source| Error::io(what, source);
         let event = || Event::new().map_err(failed("make an eventfd"));
+        // Now, because later a kernel may spin.
+        let staging = || match settings.device.kind() {
+            DeviceKind::Cpu => Ok(None),
+            DeviceKind::Gpu => Staging::new(settings.device).map(Some),
+        };
+        let (staging, landing) = (staging()?, staging()?);
         let shared = Arc::new(Shared {
             socket: OnceLock::new(),
-            sender: Sender::new(settings.queue.unwrap_or(DEFAULT_QUEUE)),
+            sender: Sender::new(settings.queue.unwrap_or(DEFAULT_QUEUE), staging),
             table: settings.table,
             status: settings.status,
             rank: settings.rank,
@@ -131,7 +146,7 @@ impl EthernetTransport {
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name(name)
-            .spawn(move || io::run(&theirs, arrival.wait))
+            .spawn(move || io::run(&theirs, arrival.wait, landing))
             .map_err(failed("start a connection's I/O thread"))?;
         Ok(Self {
             shared,
@@ -170,6 +185,7 @@ impl Shared {
     fn pump_failed(&self, error: PumpError) {
         match error {
             PumpError::SourceGone => self.fail(Error::SourceGone { rank: self.rank }),
+            PumpError::Device(error) => self.fail(error),
             PumpError::Socket(error) => {
                 let _ = self.broken.set(format!("sending failed: {error}"));
                 self.sender.set_stuck(true);
@@ -276,6 +292,8 @@ impl Transport for EthernetTransport {
                     sender.set_stuck(true);
                     wake.ring();
                 }
+                // Whoever posts looks again; the I/O thread does, too, in case they do not.
+                Ok(Pumped::Staging) => wake.ring_if_armed(),
                 Err(error) => self.shared.pump_failed(error),
             }
         }

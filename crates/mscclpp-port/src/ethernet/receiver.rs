@@ -4,12 +4,17 @@
 //! A region is open only during a copy out of the receive buffer, or during one non-blocking
 //! receive straight into it: ending a registration never waits for a peer.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::device::Device;
+use crate::error::{Error, Result};
 use crate::ethernet::frame::{Frame, HEADER};
 use crate::ethernet::socket::{Range, Ranges, Socket};
-use crate::memory::RegistrationTable;
+use crate::gpu::Staging;
+use crate::memory::{Region, RegistrationTable};
 use crate::refusal::{Operation, Refusal, Refused};
 use crate::shared;
 
@@ -70,10 +75,18 @@ pub(crate) struct Receiver {
     ticket: u64,
     /// Bytes that the last receive had room for.
     asked: usize,
+    /// On its way to a GPU. Made for a GPU's connection, or when the first payload goes to one.
+    landing: Option<Staging>,
+    /// Flushes to acknowledge when a mark is reached, as the mark and the ticket.
+    flushes: VecDeque<(u64, u64)>,
+    looks: u32,
 }
 
+/// How long copies to a GPU may hold up the stream. No kernel can hold them up.
+const LANDS_WITHIN: Duration = Duration::from_secs(10);
+
 impl Receiver {
-    pub(crate) fn new(table: Arc<RegistrationTable>) -> Self {
+    pub(crate) fn new(table: Arc<RegistrationTable>, landing: Option<Staging>) -> Self {
         let buffer = vec![0; BUFFER].into_boxed_slice();
         Self {
             table,
@@ -83,7 +96,43 @@ impl Receiver {
             body: None,
             ticket: 0,
             asked: 0,
+            landing,
+            flushes: VecDeque::new(),
+            looks: 0,
         }
+    }
+
+    /// Whether something is on its way to a GPU.
+    pub(crate) fn is_landing(&self) -> bool {
+        self.landing.as_ref().is_some_and(Staging::is_busy)
+    }
+
+    /// Acknowledges what has landed.
+    pub(crate) fn settle(&mut self, inbound: &mut impl Inbound) -> Result<(), Refused> {
+        let Some(landing) = &mut self.landing else {
+            return Ok(());
+        };
+        let mut landed = None;
+        while let Some((_, ticket)) = self
+            .flushes
+            .pop_front_if(|(mark, _)| landing.is_done(*mark))
+        {
+            landed = Some(ticket);
+        }
+        if let Some(ticket) = landed {
+            inbound.executed(ticket);
+        }
+        if let Some((_, ticket)) = self.flushes.front() {
+            self.looks = self.looks.wrapping_add(1);
+            // A stream that has failed reaches no mark.
+            if self.looks.is_multiple_of(1024) {
+                landing.check().map_err(|error| Refused {
+                    reason: on_gpu(error),
+                    ..out_of_turn(Operation::Flush, *ticket)
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// Receives what is there, without waiting, and executes it. After a refusal the stream is of
@@ -150,6 +199,11 @@ impl Receiver {
             Ok(base) => base,
             Err(reason) => return Ok(Err(body.refused(reason))),
         };
+        if let Some((memory, _)) = region.in_gpu(base) {
+            let memory = memory.device();
+            drop(guard);
+            return self.receive_staged(socket, body, (memory, &region, base));
+        }
         let mut direct = [Range {
             base,
             len: body.left as usize,
@@ -163,13 +217,53 @@ impl Receiver {
         Ok(Ok(got))
     }
 
+    /// The same for a GPU's memory: receives into pinned memory, and starts the copy from there.
+    fn receive_staged(
+        &mut self,
+        socket: &Socket,
+        body: Body,
+        (device, region, base): (Device, &Arc<Region>, *mut u8),
+    ) -> io::Result<Result<Option<usize>, Refused>> {
+        let refused = |error| body.refused(on_gpu(error));
+        let room = landing(&mut self.landing, device)
+            .and_then(|landing| Ok((landing.wait_for_room(body.left, LANDS_WITHIN)?, landing)));
+        let (piece, landing) = match room {
+            Ok(room) => room,
+            Err(error) => return Ok(Err(refused(error))),
+        };
+        let mut direct = [Range {
+            base: landing.at(&piece),
+            len: piece.len(),
+        }];
+        // Behind the last piece only: what follows another is payload.
+        let behind = if piece.len() as u64 == body.left {
+            BEHIND
+        } else {
+            0
+        };
+        self.asked = piece.len() + behind;
+        let got = receive_into(socket, &mut direct, &mut self.buffer[..behind])?;
+        let placed = got.unwrap_or(0).min(piece.len());
+        self.end = got.unwrap_or(0) - placed;
+        self.body = body.advance(placed as u64);
+        let piece = landing.shrink(piece, placed);
+        if placed > 0 {
+            let keep = Arc::clone(region) as _;
+            // SAFETY: the range was checked, and the region keeps its buffer.
+            let started = unsafe { landing.land(&piece, placed, base.addr() as u64, keep) };
+            if let Err(error) = started.and_then(|()| landing.mark()) {
+                return Ok(Err(refused(error)));
+            }
+        }
+        Ok(Ok(got))
+    }
+
     /// Executes every whole frame in the buffer, and as much of the last as is there.
     fn execute(&mut self, inbound: &mut impl Inbound) -> Result<(), Refused> {
         loop {
             if let Some(body) = self.body {
                 let there = ((self.end - self.start) as u64).min(body.left);
-                let bytes = &self.buffer[self.start..self.start + there as usize];
-                let placed = self.place(body, bytes)?;
+                let placed = self.place(body, self.start..self.start + there as usize)?;
                 self.start += placed as usize;
                 self.body = body.advance(placed);
                 if self.body.is_some() {
@@ -188,6 +282,12 @@ impl Receiver {
                 (self.start, self.end) = (0, 0);
                 return Ok(());
             }
+        }
+        if let Some(landing) = &mut self.landing {
+            landing.mark().map_err(|error| Refused {
+                reason: on_gpu(error),
+                ..out_of_turn(Operation::Write, 0)
+            })?;
         }
         // What is left is less than a header, or less than a word: make room behind it.
         self.buffer.copy_within(self.start..self.end, 0);
@@ -225,7 +325,16 @@ impl Receiver {
             } => self.add(Operation::Accumulate, key, offset, operand),
             Frame::Flush { ticket } if ticket > self.ticket => {
                 self.ticket = ticket;
-                inbound.executed(ticket);
+                match &mut self.landing {
+                    Some(landing) if landing.is_busy() || !self.flushes.is_empty() => {
+                        let mark = landing.mark().map_err(|error| Refused {
+                            reason: on_gpu(error),
+                            ..out_of_turn(Operation::Flush, ticket)
+                        })?;
+                        self.flushes.push_back((mark, ticket));
+                    }
+                    _ => inbound.executed(ticket),
+                }
                 Ok(())
             }
             Frame::Flush { ticket } => Err(out_of_turn(Operation::Flush, ticket)),
@@ -249,10 +358,11 @@ impl Receiver {
 
     /// Copies what is there of a payload, and returns how much of it was taken: all of it, or as
     /// much as ends with a word if the rest of that word has not arrived.
-    fn place(&self, body: Body, bytes: &[u8]) -> Result<u64, Refused> {
-        if bytes.is_empty() {
+    fn place(&mut self, body: Body, there: std::ops::Range<usize>) -> Result<u64, Refused> {
+        if there.is_empty() {
             return Ok(0);
         }
+        let bytes = &self.buffer[there];
         let region = self.table.open_for_write(body.key);
         region
             .and_then(|region| {
@@ -262,6 +372,12 @@ impl Receiver {
                 if !body.direct && (len as u64) < body.left {
                     len = len.saturating_sub((to.addr() + len) % 8);
                 }
+                if let Some((memory, _)) = region.in_gpu(to) {
+                    let device = memory.device();
+                    drop(guard);
+                    land(&mut self.landing, device, &region, to, &bytes[..len]).map_err(on_gpu)?;
+                    return Ok(len as u64);
+                }
                 // SAFETY: the guard checked the range and keeps it valid.
                 unsafe { shared::store(to, &bytes[..len]) };
                 Ok(len as u64)
@@ -270,13 +386,17 @@ impl Receiver {
     }
 
     fn add(
-        &self,
+        &mut self,
         operation: Operation,
         key: u64,
         offset: u64,
         operand: u64,
     ) -> Result<(), Refused> {
-        (self.table.add(key, offset, operand)).map_err(|reason| Refused {
+        let added = match &mut self.landing {
+            None => self.table.add(key, offset, operand),
+            Some(landing) => add_behind(landing, &self.table, (key, offset), operand),
+        };
+        added.map_err(|reason| Refused {
             operation,
             key,
             offset,
@@ -311,6 +431,67 @@ impl Body {
             reason,
         }
     }
+}
+
+/// The landing of a receiver, made if there is none.
+fn landing(landing: &mut Option<Staging>, device: Device) -> Result<&mut Staging> {
+    match landing {
+        Some(landing) => Ok(landing),
+        None => Ok(landing.insert(Staging::new(device)?)),
+    }
+}
+
+/// Starts to copy bytes to a GPU's memory.
+fn land(
+    staging: &mut Option<Staging>,
+    device: Device,
+    region: &Arc<Region>,
+    to: *mut u8,
+    bytes: &[u8],
+) -> Result<()> {
+    let landing = landing(staging, device)?;
+    let mut done = 0;
+    while done < bytes.len() {
+        let piece = landing.wait_for_room((bytes.len() - done) as u64, LANDS_WITHIN)?;
+        let part = &bytes[done..done + piece.len()];
+        let at = to.addr() as u64 + done as u64;
+        // SAFETY: the piece is this call's, and the system's memory; the range in the region was
+        // checked, and the region keeps its buffer.
+        unsafe {
+            shared::store(landing.at(&piece), part);
+            landing.land(&piece, part.len(), at, Arc::clone(region) as _)?;
+        }
+        done += part.len();
+    }
+    Ok(())
+}
+
+/// Adds to a word behind what is on its way to a GPU.
+fn add_behind(
+    landing: &mut Staging,
+    table: &RegistrationTable,
+    (key, offset): (u64, u64),
+    operand: u64,
+) -> Result<(), Refusal> {
+    let region = table.open_for_add(key)?;
+    let guard = region.enter().ok_or(Refusal::UnknownKey)?;
+    let at = guard.word(offset)?;
+    if let (Some(_), Some(mut count)) = (region.gpu(), region.signals()) {
+        *count = count.wrapping_add(operand);
+        let keep = Arc::clone(&region) as _;
+        // SAFETY: the guard has checked range and alignment; the region keeps its buffer.
+        return unsafe { landing.write_u64(at.addr() as u64, *count, keep) }.map_err(on_gpu);
+    }
+    drop(guard);
+    // Not in the order of the stream, so when that has done what came before.
+    landing.settle(LANDS_WITHIN).map_err(on_gpu)?;
+    table.add(key, offset, operand)
+}
+
+/// What the peer is told of a GPU's failure.
+fn on_gpu(error: Error) -> Refusal {
+    tracing::warn!(%error, "what a peer sent could not be executed");
+    Refusal::Device
 }
 
 fn out_of_turn(operation: Operation, ticket: u64) -> Refused {

@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, TryLockError};
 
 use crate::ethernet::frame::{Frame, MAX_PAYLOAD};
 use crate::ethernet::socket::Socket;
-use crate::ethernet::wire::{MAX_FRAMES, Outgoing, PumpError, send};
+use crate::ethernet::wire::{MAX_FRAMES, Outgoing, Payload, PumpError, Wire, send};
+use crate::gpu::Staging;
 use crate::memory::{Region, Target};
 use crate::refusal::Refused;
 use crate::sync::lock_plain as lock;
@@ -51,6 +52,8 @@ pub(crate) enum Pumped {
     Done,
     /// The socket is full, or the pump has done its share: the I/O thread must go on.
     Stuck,
+    /// The next bytes are still being copied from a GPU: look again soon.
+    Staging,
 }
 
 #[derive(Default)]
@@ -68,11 +71,13 @@ struct Queue {
 pub(crate) struct Sender {
     queue: Mutex<Queue>,
     /// The frames being sent; held by the thread that pumps.
-    wire: Mutex<VecDeque<Outgoing>>,
+    wire: Mutex<Wire>,
     /// Something was queued that the pumping thread may not have seen.
     kicked: AtomicBool,
     /// The I/O thread has taken over, until the socket has room.
     stuck: AtomicBool,
+    /// The next bytes are not there yet.
+    staging: AtomicBool,
     /// Posts queued and not yet wholly in the socket.
     queued: AtomicUsize,
     limit: usize,
@@ -85,14 +90,16 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// `limit`: how many posts may wait, at least a trigger's.
-    pub(crate) fn new(limit: usize) -> Self {
+    /// `limit`: how many posts may wait, at least a trigger's. `staging`: for payload of GPUs, if
+    /// there is likely to be some.
+    pub(crate) fn new(limit: usize, staging: Option<Staging>) -> Self {
         Self {
             queue: Mutex::default(),
-            wire: Mutex::default(),
+            wire: Mutex::new(Wire::new(staging)),
             kicked: AtomicBool::new(false),
             // Until there is a socket.
             stuck: AtomicBool::new(true),
+            staging: AtomicBool::new(false),
             queued: AtomicUsize::new(0),
             limit: limit.max(TRIGGER_POSTS),
             answers: AtomicBool::new(false),
@@ -202,12 +209,18 @@ impl Sender {
     /// Forgets the frames on their way: the connection is over.
     pub(crate) fn abandon(&self) {
         self.close();
-        lock(&self.wire).clear();
+        self.staging.store(false, SeqCst);
+        lock(&self.wire).frames.clear();
     }
 
     /// Whether the I/O thread has to send when the socket has room.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.load(SeqCst)
+    }
+
+    /// Whether the next bytes are being copied from a GPU.
+    pub(crate) fn is_staging(&self) -> bool {
+        self.staging.load(SeqCst)
     }
 
     /// Hands the sending over to the I/O thread.
@@ -233,6 +246,8 @@ impl Sender {
             self.kicked.store(false, SeqCst);
             let pumped = self.drain(&mut wire, socket);
             drop(wire);
+            self.staging
+                .store(matches!(pumped, Ok(Pumped::Staging)), SeqCst);
             match pumped {
                 Ok(Pumped::Done) if self.kicked.load(SeqCst) => {}
                 other => return other,
@@ -240,14 +255,15 @@ impl Sender {
         }
     }
 
-    fn drain(&self, wire: &mut VecDeque<Outgoing>, socket: &Socket) -> Result<Pumped, PumpError> {
+    fn drain(&self, wire: &mut Wire, socket: &Socket) -> Result<Pumped, PumpError> {
         for _ in 0..ROUNDS {
-            self.refill(wire);
-            if wire.is_empty() {
+            self.refill(wire)?;
+            if wire.frames.is_empty() {
                 return Ok(Pumped::Done);
             }
             match send(wire, socket) {
-                Ok(sent) => {
+                Ok(None) => return Ok(Pumped::Staging),
+                Ok(Some(sent)) => {
                     self.sent.fetch_add(sent as u64, SeqCst);
                     self.retire(wire, sent);
                 }
@@ -262,20 +278,22 @@ impl Sender {
     }
 
     /// Takes frames from the queue until a batch is full. What answers the peer goes first.
-    fn refill(&self, wire: &mut VecDeque<Outgoing>) {
-        let mut bytes: u64 = wire.iter().map(Outgoing::payload_left).sum();
-        if wire.len() >= MAX_FRAMES || bytes >= BATCH_BYTES {
-            return;
+    fn refill(&self, wire: &mut Wire) -> Result<(), PumpError> {
+        let mut bytes: u64 = wire.frames.iter().map(Outgoing::payload_left).sum();
+        if wire.frames.len() >= MAX_FRAMES || bytes >= BATCH_BYTES {
+            return Ok(());
         }
         let mut queue = lock(&self.queue);
         self.answers.store(queue.goodbye, SeqCst);
         if let Some(ticket) = queue.ack.take() {
-            wire.push_back(Outgoing::control(Frame::FlushAck { ticket }));
+            wire.frames
+                .push_back(Outgoing::control(Frame::FlushAck { ticket }));
         }
         if let Some(refused) = queue.nack.take() {
-            wire.push_back(Outgoing::control(Frame::Nack(refused)));
+            wire.frames
+                .push_back(Outgoing::control(Frame::Nack(refused)));
         }
-        while wire.len() < MAX_FRAMES && bytes < BATCH_BYTES {
+        while wire.frames.len() < MAX_FRAMES && bytes < BATCH_BYTES {
             match queue.posts.front_mut() {
                 Some(Post::Write {
                     target,
@@ -283,17 +301,30 @@ impl Sender {
                     from,
                     len,
                 }) => {
-                    let step = (*len).min(MAX_PAYLOAD).min(BATCH_BYTES - bytes);
+                    let mut step = (*len).min(MAX_PAYLOAD).min(BATCH_BYTES - bytes);
+                    let mut staged = None;
+                    if source.gpu().is_some() {
+                        staged = wire.stage(source, *from, step)?;
+                        let Some(piece) = staged else {
+                            return Ok(());
+                        };
+                        step = piece.len() as u64;
+                    }
                     let Target { key, offset } = *target;
                     let ends_post = step == *len;
-                    wire.push_back(Outgoing {
+                    wire.frames.push_back(Outgoing {
                         header: Frame::Write {
                             key,
                             offset,
                             len: step,
                         }
                         .encode(),
-                        payload: Some((Arc::clone(source), *from, step)),
+                        payload: Some(Payload {
+                            source: Arc::clone(source),
+                            from: *from,
+                            len: step,
+                            staged,
+                        }),
                         sent: 0,
                         ends_post,
                     });
@@ -306,7 +337,7 @@ impl Sender {
                     }
                 }
                 Some(Post::Frame(frame)) => {
-                    wire.push_back(Outgoing {
+                    wire.frames.push_back(Outgoing {
                         ends_post: true,
                         ..Outgoing::control(*frame)
                     });
@@ -315,17 +346,18 @@ impl Sender {
                 None => {
                     if std::mem::take(&mut queue.goodbye) {
                         self.answers.store(false, SeqCst);
-                        wire.push_back(Outgoing::control(Frame::Goodbye));
+                        wire.frames.push_back(Outgoing::control(Frame::Goodbye));
                     }
-                    return;
+                    return Ok(());
                 }
             }
         }
+        Ok(())
     }
 
     /// Counts `sent` bytes off the front of the batch.
-    fn retire(&self, wire: &mut VecDeque<Outgoing>, mut sent: usize) {
-        while let Some(first) = wire.front_mut() {
+    fn retire(&self, wire: &mut Wire, mut sent: usize) {
+        while let Some(first) = wire.frames.front_mut() {
             let left = first.left();
             if sent < left {
                 first.sent += sent;
@@ -335,7 +367,7 @@ impl Sender {
             if first.ends_post {
                 self.queued.fetch_sub(1, SeqCst);
             }
-            wire.pop_front();
+            wire.pop();
         }
     }
 }

@@ -10,9 +10,10 @@ use super::GpuNetIoService;
 use super::record::EdgeRecord;
 use crate::connection::Connection;
 use crate::context::Context;
+use crate::control::Route;
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointRecord};
 use crate::error::{Error, Result};
-use crate::gpu_queue::{self, GpuTransport, Handshake, Path, QueueEnd, Route, SELF_TEST};
+use crate::gpu_queue::{self, GpuTransport, Handshake, Path, QueueEnd, SELF_TEST};
 use crate::status::StickyStatus;
 
 /// The number that setups take among the layers between users and bootstrap.
@@ -147,7 +148,7 @@ impl Joint {
                 remote: remote.transport,
             });
         }
-        let status = StickyStatus::new();
+        let status = StickyStatus::new()?;
         let (end, handshake, route) = (context
             .join_queue(endpoint, remote, theirs, &status, deadline))
         .map_err(|error| with_peer(error, peer))?;

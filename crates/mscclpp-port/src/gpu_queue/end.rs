@@ -2,6 +2,7 @@
 //! One end of a connection whose queue kernels post to, as its owner, its hand-shake and the watcher
 //! share it.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -11,14 +12,15 @@ use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::{QueueDeviceHandle, SignalMode};
 
 use super::config::IbConfig;
-use super::control::{Arrived, Control, Message};
 use super::lock;
 use super::policy::check_made;
 use super::provider::{GpuQueueProvider, HcaQueue, Path, QueueFault};
 use crate::context::ContextId;
+use crate::control::{Arrived, Control, Message};
 use crate::error::{Error, Result};
 use crate::status::StickyStatus;
 use crate::transport::TransportKind;
+use crate::watcher::Watched;
 
 /// How long a peer that refused a request of this end waits for this end's own, more telling error.
 pub(super) const OWN_ERROR_WITHIN: Duration = Duration::from_millis(250);
@@ -229,20 +231,6 @@ impl QueueEnd {
         self.meaning(self.control()?.last()?)
     }
 
-    /// Looks, without waiting, whether something has ended the connection. Called when something may
-    /// have happened, and every now and then.
-    pub(super) fn look(&self) {
-        if self.has_ended() {
-            return;
-        }
-        if self.status.is_failed() {
-            // The bootstrap knew first.
-            self.end();
-        } else if let Some(error) = self.failure() {
-            self.fail(error);
-        }
-    }
-
     fn failure(&self) -> Option<Error> {
         let fault = self.queue.fault();
         if let Some(fault) = fault.filter(|fault| *fault != QueueFault::Refusal) {
@@ -302,6 +290,28 @@ impl QueueEnd {
             return Err(self.peer_down("this end is closing"));
         }
         Ok(())
+    }
+}
+
+impl Watched for QueueEnd {
+    fn look(&self) {
+        if self.has_ended() {
+            return;
+        }
+        if self.status.is_failed() {
+            // The bootstrap knew first.
+            self.end();
+        } else if let Some(error) = self.failure() {
+            self.fail(error);
+        }
+    }
+
+    fn stream(&self) -> Option<BorrowedFd<'_>> {
+        (!self.has_ended()).then(|| Some(self.control()?.as_fd()))?
+    }
+
+    fn hca(&self) -> Option<&Arc<dyn GpuQueueProvider>> {
+        Some(&self.hca)
     }
 }
 

@@ -5,21 +5,19 @@
 //! that needs the other's queue before the other has said that it is there.
 
 use std::cell::OnceCell;
-use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mscclpp_bootstrap::link::{Acceptor, LinkId, LinkKey, UnixAddress};
 use mscclpp_bootstrap::{Deadline, JobKey};
 use mscclpp_device::self_test::{self, SelfTestError};
-use socket2::{SockRef, TcpKeepalive};
 
-use super::control::{Arrived, Control, Message};
 use super::end::{OWN_ERROR_WITHIN, QueueEnd};
 use super::provider::WireStream;
 use super::turns::Turns;
 use crate::arrival::Arrival;
+use crate::control::{Arrived, Control, Message, Route, watch_for_silence};
 use crate::error::{Error, Result};
 use crate::random::random_bytes;
 
@@ -33,16 +31,6 @@ pub(crate) const SELF_TEST: Duration = Duration::from_secs(5);
 const GREETING: Duration = Duration::from_secs(5);
 /// How long to wait for a message before looking whether the connection is still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// Where the control stream comes from.
-pub(crate) enum Route {
-    /// The queue is connected to itself.
-    Itself,
-    /// Both ends are in this context.
-    Context(UnixStream),
-    /// The other end is in another context.
-    Network(Arrival),
-}
 
 /// What the hand-shake of one end needs.
 pub(crate) struct Handshake {
@@ -289,19 +277,4 @@ fn send(end: &QueueEnd, control: &Control, message: &Message) -> Result<()> {
 
 fn out_of_step(end: &QueueEnd) -> Error {
     end.peer_down("it broke the protocol of the control stream")
-}
-
-/// Nothing is sent for long on a control stream: the system asks whether the peer's machine is there.
-fn watch_for_silence(stream: &TcpStream, stall_timeout: Duration) -> std::io::Result<()> {
-    let interval = (stall_timeout / 4).max(Duration::from_secs(1));
-    let socket = SockRef::from(stream);
-    socket.set_tcp_keepalive(
-        &TcpKeepalive::new()
-            .with_time(interval)
-            .with_interval(interval)
-            .with_retries(3),
-    )?;
-    #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(stall_timeout))?;
-    Ok(())
 }

@@ -43,6 +43,6 @@ impl MemoryTable {
 
     /// Where kernels find it. Valid while this lives.
     pub(crate) fn address(&self) -> u64 {
-        self.entries.as_ptr().expose_provenance() as u64
+        self.entries.address()
     }
 }

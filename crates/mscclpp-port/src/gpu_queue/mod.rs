@@ -7,12 +7,11 @@
 //!
 //! - [`provider`]: the seam to HCAs; [`soft`] implements it over NICs in software.
 //! - [`policy`]: which endpoints there can be and which fit together.
-//! - [`handshake`], over [`control`]: both ends come up together or fail together.
-//! - [`end`], [`watcher`]: what becomes of a connection after that.
+//! - [`handshake`], over [`control`](crate::control): both ends come up together or fail together.
+//! - [`end`], [`watcher`](crate::watcher): what becomes of a connection after that.
 //! - [`memories`]: what kernels name by memory id.
 
 mod config;
-mod control;
 mod end;
 mod fault;
 mod handshake;
@@ -24,11 +23,10 @@ mod provider;
 mod soft;
 mod transport;
 mod turns;
-mod watcher;
 
 pub use config::{IbConfig, IbMode};
 pub(crate) use end::{Ends, QueueEnd};
-pub(crate) use handshake::{CONTROL, Handshake, Route, SELF_TEST, test};
+pub(crate) use handshake::{CONTROL, Handshake, SELF_TEST, test};
 pub use hca::Hca;
 pub(crate) use hca::Hcas;
 pub(crate) use memories::MemoryTable;
@@ -41,6 +39,5 @@ pub(crate) use provider::{HcaAddress, HcaCapabilities, QueueAddress, QueueFault,
 #[cfg(all(test, not(loom)))]
 pub(crate) use soft::SoftHca;
 pub(crate) use transport::GpuTransport;
-pub(crate) use watcher::Watcher;
 
 use crate::sync::lock_plain as lock;

@@ -7,11 +7,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::end::QueueEnd;
-use super::handshake::{Handshake, Route};
-use super::watcher::Watcher;
+use super::handshake::Handshake;
+use crate::control::Route;
 use crate::error::{Error, Result};
 use crate::memory::RegisteredMemory;
 use crate::transport::{Progress, Transport};
+use crate::watcher::{Watched, Watcher};
 
 /// How long the end of a connection waits for the stream by which it can tell the other end.
 const LINGER: Duration = Duration::from_secs(1);
@@ -73,7 +74,7 @@ impl GpuTransport {
 }
 
 fn bring_up(end: &Arc<QueueEnd>, handshake: &Handshake, route: Route, watcher: &Watcher) {
-    let result = (handshake.run(end, route)).and_then(|()| watcher.add(Arc::clone(end)));
+    let result = (handshake.run(end, route)).and_then(|()| watcher.add(Arc::clone(end) as _));
     if let Err(error) = result {
         if end.given_up() {
             // Why is known.
@@ -156,7 +157,8 @@ impl Drop for GpuTransport {
                 tracing::warn!(rank = ?self.end.ends.rank, "the hand-shake of a queue has panicked");
             }
         }
-        self.watcher.remove(&self.end);
+        let end: Arc<dyn Watched> = Arc::clone(&self.end) as _;
+        self.watcher.remove(&end);
         self.end.end();
     }
 }

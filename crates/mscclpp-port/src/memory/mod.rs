@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! Memory that connections can reach: local registrations and what peers sent of theirs.
 
+mod ipc;
 mod options;
 mod record;
 mod signal;
@@ -9,9 +10,16 @@ mod table;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
+use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::QueueMemory;
 
+#[cfg(any(test, feature = "cuda"))]
+pub(crate) use ipc::IpcHandle;
+#[cfg(feature = "cuda")]
+pub(crate) use ipc::ProcessId;
+pub(crate) use ipc::{IpcRecord, Mapped};
 pub use options::MemoryOptions;
 pub(crate) use record::{HcaKey, MemoryRecord};
 pub(crate) use signal::SignalMemory;
@@ -20,8 +28,12 @@ pub(crate) use table::{Region, RegionGuard, RegistrationTable};
 
 use crate::context::{Context, ContextId};
 use crate::error::{Error, check_range};
+use crate::gpu::Keep;
 use crate::gpu_queue::{Ends, HcaRegistration};
 use crate::transport::{TransportFlags, TransportKind};
+
+/// How long mapping a peer's memory may take where nobody says.
+const MAPPED_WITHIN: Duration = Duration::from_secs(30);
 
 /// A range of bytes that connections may name: in this process, or a peer's.
 ///
@@ -63,6 +75,8 @@ pub(crate) struct Registration {
     pub(crate) table: Arc<RegistrationTable>,
     /// Its keys on HCAs.
     pub(crate) hcas: Vec<(TransportKind, Box<dyn HcaRegistration>)>,
+    /// How processes of this host reach it over CUDA IPC, and what they ask.
+    pub(crate) ipc: Option<(IpcRecord, Keep)>,
 }
 
 impl Drop for Registration {
@@ -81,6 +95,8 @@ pub(crate) struct RemoteRegistration {
     /// Where HCAs find the registration's first byte, and by which keys.
     pub(crate) address: u64,
     pub(crate) keys: Vec<HcaKey>,
+    /// How its owner says that it is reached over CUDA IPC, and how this process does, or why not.
+    pub(crate) ipc: Option<(IpcRecord, Result<Mapped, Error>)>,
 }
 
 /// Whose memory it is.
@@ -153,8 +169,8 @@ impl RegisteredMemory {
         self.data().is_some()
     }
 
-    /// The first byte, if the memory is local. Valid while the registration's buffer lives, which
-    /// it does as long as `self` does.
+    /// The first byte, if the memory is local; of a GPU's memory the address, which the host may not
+    /// touch. Valid while the registration's buffer lives, which it does as long as `self` does.
     #[must_use]
     pub fn data(&self) -> Option<NonNull<u8>> {
         match self.view.as_ref()? {
@@ -215,6 +231,7 @@ impl RegisteredMemory {
             misalignment: view.backing.misalignment(),
             address: view.backing.address(),
             keys: view.backing.keys(),
+            ipc: view.backing.ipc().cloned(),
         }
         .encode()
     }
@@ -222,12 +239,38 @@ impl RegisteredMemory {
     /// The memory that a record describes. A record of `context`'s own memory gives the local
     /// memory back, if it is still registered.
     ///
+    /// Memory that is open over CUDA IPC is mapped into this process, which asks the owner for it
+    /// and waits for its answer, 30 seconds at most ([`deserialize_by`](Self::deserialize_by)).
+    ///
     /// # Errors
-    /// [`Error::Record`] if the bytes are no such record, or name memory of this context that is
-    /// not registered any more.
+    /// [`Error::Record`] if the bytes are no such record, or name memory of this context or process
+    /// that is not registered any more. For memory that is open over CUDA IPC only, why it cannot be
+    /// mapped: [`Error::DeviceUnavailable`], [`Error::Unsupported`] (another host), [`Error::Cuda`],
+    /// [`Error::Timeout`], [`Error::Bootstrap`]; if it is open over other transports too, posts over
+    /// CUDA IPC return that.
     pub fn deserialize(context: &Context, record: &[u8]) -> Result<Self, Error> {
+        Self::deserialize_by(context, record, Deadline::after(MAPPED_WITHIN))
+    }
+
+    /// As [`deserialize`](Self::deserialize), with a deadline.
+    ///
+    /// # Errors
+    /// As [`deserialize`](Self::deserialize).
+    pub fn deserialize_by(
+        context: &Context,
+        record: &[u8],
+        deadline: Deadline,
+    ) -> Result<Self, Error> {
         let record = MemoryRecord::decode(record)?;
         if record.owner.context != context.id() {
+            let mapped = record.ipc.as_ref().map(|ipc| {
+                let end = record.offset + record.size;
+                let owner = record.owner;
+                context.map_memory((record.key, owner.context, owner.rank), ipc, end, deadline)
+            });
+            if let (Some(Err(error)), 1) = (&mapped, record.transports.count()) {
+                return Err(error.clone());
+            }
             let remote = RemoteRegistration {
                 key: record.key,
                 owner: record.owner,
@@ -235,6 +278,7 @@ impl RegisteredMemory {
                 misalignment: record.misalignment,
                 address: record.address,
                 keys: record.keys,
+                ipc: record.ipc.zip(mapped),
             };
             return Ok(Self::remote(remote, record.offset, record.size));
         }
@@ -271,6 +315,60 @@ impl RegisteredMemory {
         offset: u64,
         len: u64,
     ) -> Result<Target, Error> {
+        let ethernet = TransportKind::Ethernet;
+        let view = self.destination(what, (peer, ethernet), offset, len)?;
+        Ok(Target {
+            key: view.backing.key(),
+            offset: view.offset + offset,
+        })
+    }
+
+    /// This memory as the destination of copies of this process, at the context `peer`: its key, and
+    /// `len` bytes at `offset` as they are mapped here.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn mapped(
+        &self,
+        what: &'static str,
+        peer: ContextId,
+        offset: u64,
+        len: u64,
+    ) -> Result<(u64, Mapped), Error> {
+        let ipc = TransportKind::CudaIpc;
+        let view = self.destination(what, (peer, ipc), offset, len)?;
+        let mapped = match &view.backing {
+            Backing::Local(registration) => Mapped {
+                address: registration.region.base().addr().get() as u64,
+                for_signals: registration.region.signals().is_some(),
+                keep: Arc::clone(&registration.region) as _,
+            },
+            Backing::Remote(registration) => match &registration.ipc {
+                Some((_, mapped)) => mapped.clone()?,
+                // `destination` has refused what is not open over CUDA IPC.
+                None => return Err(self.unreachable_over(what, ipc)),
+            },
+        };
+        let address = mapped.address + view.offset + offset;
+        Ok((view.backing.key(), Mapped { address, ..mapped }))
+    }
+
+    fn unreachable_over(&self, what: &'static str, transport: TransportKind) -> Error {
+        Error::InvalidUsage {
+            operation: what,
+            detail: format!(
+                "the destination does not support this transport: it is open over {}, not over \
+                 {transport}",
+                self.transports()
+            ),
+        }
+    }
+
+    fn destination(
+        &self,
+        what: &'static str,
+        (peer, transport): (ContextId, TransportKind),
+        offset: u64,
+        len: u64,
+    ) -> Result<&View, Error> {
         let view = self.view(what)?;
         let owner = view.backing.owner();
         if owner.context != peer {
@@ -283,18 +381,11 @@ impl RegisteredMemory {
                 detail,
             });
         }
-        if !view.backing.transports().has(TransportKind::Ethernet) {
-            let detail = "the destination does not support this transport".into();
-            return Err(Error::InvalidUsage {
-                operation: what,
-                detail,
-            });
+        if !view.backing.transports().has(transport) {
+            return Err(self.unreachable_over(what, transport));
         }
         check_range(what, offset, len, view.size)?;
-        Ok(Target {
-            key: view.backing.key(),
-            offset: view.offset + offset,
-        })
+        Ok(view)
     }
 
     /// This memory as the destination of an atomic on the word at `offset`, at the context `peer`.
@@ -415,6 +506,13 @@ impl Backing {
                 })
                 .collect(),
             Self::Remote(registration) => registration.keys.clone(),
+        }
+    }
+
+    fn ipc(&self) -> Option<&IpcRecord> {
+        match self {
+            Self::Local(registration) => registration.ipc.as_ref().map(|(record, _)| record),
+            Self::Remote(registration) => registration.ipc.as_ref().map(|(record, _)| record),
         }
     }
 

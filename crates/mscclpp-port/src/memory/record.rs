@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
 //! The wire form of a registration: its key and what a sender must know to check; for HCAs, which take
-//! addresses, the address and a key of each.
+//! addresses, the address and a key of each; for processes that reach a GPU's memory themselves, how.
 
 use serde::{Deserialize, Serialize};
 
 use crate::context::ContextId;
 use crate::error::Error;
-use crate::memory::Owner;
+use crate::memory::{IpcRecord, Owner};
 use crate::message;
 use crate::transport::{TransportFlags, TransportKind};
 
 /// More than any record takes; checked before decoding.
-const MAX_RECORD: usize = 256;
+const MAX_RECORD: usize = 768;
 
 /// What is sent of a registration, or of a range of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub(crate) struct MemoryRecord {
     pub(crate) address: u64,
     /// One for each HCA, in the order of their numbers.
     pub(crate) keys: Vec<HcaKey>,
+    /// For CUDA IPC, and only then.
+    pub(crate) ipc: Option<IpcRecord>,
 }
 
 /// The key of a registration on one of its owner's HCAs.
@@ -48,6 +50,7 @@ struct Wire {
     misalignment: u8,
     address: u64,
     keys: Vec<HcaKey>,
+    ipc: Option<IpcRecord>,
 }
 
 impl MemoryRecord {
@@ -62,6 +65,7 @@ impl MemoryRecord {
             misalignment: self.misalignment,
             address: self.address,
             keys: self.keys.clone(),
+            ipc: self.ipc.clone(),
         };
         message::encode("memory", &wire)
     }
@@ -89,6 +93,13 @@ impl MemoryRecord {
         if !ascending || !known || !all {
             return fail("its keys are not those of its transports");
         }
+        if wire.ipc.is_some() != wire.transports.has(TransportKind::CudaIpc) {
+            return fail("what it says of CUDA IPC is not for its transports");
+        }
+        if let Some(Err(detail)) = (wire.ipc.as_ref()).map(|ipc| ipc.check(wire.offset + wire.size))
+        {
+            return fail(detail);
+        }
         let end = wire.address.checked_add(wire.offset + wire.size);
         if end.is_none() || (wire.keys.is_empty() && wire.address != 0) {
             return fail("its address is impossible");
@@ -105,6 +116,7 @@ impl MemoryRecord {
             misalignment: wire.misalignment,
             address: wire.address,
             keys: wire.keys,
+            ipc: wire.ipc,
         })
     }
 }
@@ -112,7 +124,30 @@ impl MemoryRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::IpcHandle;
     use proptest::prelude::*;
+
+    fn ipc() -> impl Strategy<Value = IpcRecord> {
+        let handle = prop_oneof![
+            any::<([u8; 16], [u8; 16])>().prop_map(|(socket, id)| IpcHandle::Descriptor {
+                socket,
+                id,
+                block: u64::MAX
+            }),
+            any::<[[u8; 32]; 2]>().prop_map(IpcHandle::Legacy),
+        ];
+        let names = any::<(u64, [u8; 16], bool)>();
+        (names, "[ -~]{0,64}", handle).prop_map(|((host, process, for_signals), gpu, handle)| {
+            IpcRecord {
+                host,
+                process,
+                gpu,
+                for_signals,
+                offset: 0,
+                handle,
+            }
+        })
+    }
 
     fn records() -> impl Strategy<Value = MemoryRecord> {
         let owner = (any::<[u8; 16]>(), any::<Option<u32>>());
@@ -123,33 +158,37 @@ mod tests {
             owner,
             0u16..1 << 11,
             (0u8..8, any::<u64>(), any::<[u32; 8]>()),
+            ipc(),
         )
-            .prop_map(|(key, offset, size, (context, rank), transports, hca)| {
-                let (misalignment, address, keys) = hca;
-                let transports: TransportFlags = transports.try_into().unwrap();
-                let keys: Vec<HcaKey> = (TransportKind::ALL.into_iter())
-                    .filter(|kind| kind.is_ib())
-                    .zip(keys)
-                    .filter(|(kind, _)| transports.has(*kind))
-                    .map(|(transport, key)| HcaKey { transport, key })
-                    .collect();
-                let offset = u64::from(offset);
-                let size = size.min(u64::MAX - offset);
-                let address = if keys.is_empty() { 0 } else { address };
-                MemoryRecord {
-                    key,
-                    offset,
-                    size,
-                    owner: Owner {
-                        context: ContextId::from_bytes(context),
-                        rank: rank.map(|rank| rank as usize),
-                    },
-                    transports,
-                    misalignment,
-                    address: address.min(u64::MAX - offset - size),
-                    keys,
-                }
-            })
+            .prop_map(
+                |(key, offset, size, (context, rank), transports, hca, ipc)| {
+                    let (misalignment, address, keys) = hca;
+                    let transports: TransportFlags = transports.try_into().unwrap();
+                    let keys: Vec<HcaKey> = (TransportKind::ALL.into_iter())
+                        .filter(|kind| kind.is_ib())
+                        .zip(keys)
+                        .filter(|(kind, _)| transports.has(*kind))
+                        .map(|(transport, key)| HcaKey { transport, key })
+                        .collect();
+                    let offset = u64::from(offset);
+                    let size = size.min(u64::MAX - offset);
+                    let address = if keys.is_empty() { 0 } else { address };
+                    MemoryRecord {
+                        key,
+                        offset,
+                        size,
+                        owner: Owner {
+                            context: ContextId::from_bytes(context),
+                            rank: rank.map(|rank| rank as usize),
+                        },
+                        transports,
+                        misalignment,
+                        address: address.min(u64::MAX - offset - size),
+                        keys,
+                        ipc: transports.has(TransportKind::CudaIpc).then_some(ipc),
+                    }
+                },
+            )
     }
 
     proptest! {
@@ -185,6 +224,7 @@ mod tests {
                 transport: TransportKind::IB1,
                 key: 7,
             }],
+            ipc: None,
         };
         let decodes = |record: &MemoryRecord| MemoryRecord::decode(&record.encode().unwrap());
         assert_eq!(decodes(&good).unwrap(), good);
@@ -195,6 +235,65 @@ mod tests {
         bad[3].keys[0].transport = TransportKind::Ethernet;
         bad[4].address = u64::MAX - 15;
         bad[5].transports = TransportKind::Ethernet.into();
+        for bad in bad {
+            assert!(decodes(&bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_shared_must_hold_the_range_and_belong_to_the_transports() {
+        let ipc = IpcRecord {
+            host: 1,
+            process: [2; 16],
+            gpu: "GPU-0".into(),
+            for_signals: false,
+            offset: 4096,
+            handle: IpcHandle::Descriptor {
+                socket: [3; 16],
+                id: [4; 16],
+                block: 8192,
+            },
+        };
+        let good = MemoryRecord {
+            key: 1,
+            offset: 96,
+            size: 4000,
+            owner: Owner {
+                context: ContextId::from_bytes([1; 16]),
+                rank: None,
+            },
+            transports: TransportKind::CudaIpc.into(),
+            misalignment: 0,
+            address: 0,
+            keys: Vec::new(),
+            ipc: Some(ipc.clone()),
+        };
+        let decodes = |record: &MemoryRecord| MemoryRecord::decode(&record.encode().unwrap());
+        assert_eq!(decodes(&good).unwrap(), good);
+        let with = |ipc| MemoryRecord {
+            ipc,
+            ..good.clone()
+        };
+        let bad = [
+            with(None),
+            MemoryRecord {
+                size: 4001,
+                ..good.clone()
+            },
+            MemoryRecord {
+                transports: TransportKind::Ethernet.into(),
+                ..good.clone()
+            },
+            with(Some(IpcRecord {
+                offset: u64::MAX,
+                handle: IpcHandle::Legacy([[5; 32]; 2]),
+                ..ipc.clone()
+            })),
+            with(Some(IpcRecord {
+                gpu: "x".repeat(65),
+                ..ipc
+            })),
+        ];
         for bad in bad {
             assert!(decodes(&bad).is_err(), "{bad:?}");
         }

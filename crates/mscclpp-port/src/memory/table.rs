@@ -4,14 +4,16 @@
 use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::AcqRel;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
 
 use crate::buffer::Buffer;
 use crate::error::Error;
+use crate::gpu::GpuMemory;
 use crate::memory::Registration;
 use crate::random::random_u64;
 use crate::refusal::Refusal;
 use crate::shared;
+use crate::sync::lock_plain as lock;
 
 /// What peers may do with a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +54,9 @@ pub(crate) struct Region {
     access: Access,
     /// Keeps the bytes alive; raw registrations have none.
     buffer: Option<Buffer>,
+    /// Of a word that only signals raise: how many have come. The host cannot add to a GPU's memory,
+    /// so there the next value is written.
+    signals: Option<Mutex<u64>>,
     /// True while registered. Held for reading during an access from outside, which is a copy of
     /// bounded size and never a wait, and for writing by the end of the registration: after that,
     /// no access is going on and none will start.
@@ -79,8 +84,59 @@ impl Region {
             len,
             access,
             buffer,
+            signals: None,
             open: RwLock::new(true),
         }
+    }
+
+    /// The same as a word that nothing but peers' signals writes.
+    pub(crate) fn for_signals(self) -> Self {
+        Self {
+            signals: Some(Mutex::new(0)),
+            ..self
+        }
+    }
+
+    /// The GPU's memory that the bytes are of, if they are a GPU's.
+    pub(crate) fn gpu(&self) -> Option<&Arc<GpuMemory>> {
+        self.buffer.as_ref()?.gpu()
+    }
+
+    /// Whether copies of GPUs can read the bytes.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_reached_by_gpus(&self) -> bool {
+        self.buffer.as_ref().is_some_and(Buffer::is_reached_by_gpus)
+    }
+
+    /// The GPU's memory, and where in it an address of these bytes is.
+    pub(crate) fn in_gpu(&self, at: *mut u8) -> Option<(&Arc<GpuMemory>, u64)> {
+        let memory = self.gpu()?;
+        Some((memory, at.addr() as u64 - memory.address()))
+    }
+
+    /// The count of signals that have come, to be held while the next value is written; only for a
+    /// word that nothing else writes.
+    pub(crate) fn signals(&self) -> Option<MutexGuard<'_, u64>> {
+        self.signals.as_ref().map(lock)
+    }
+
+    fn add(&self, at: *mut u8, operand: u64) -> Result<(), Refusal> {
+        let Some((memory, offset)) = self.in_gpu(at) else {
+            // SAFETY: the caller has checked range and alignment and keeps the word valid.
+            unsafe { shared::word(at) }.fetch_add(operand, AcqRel);
+            return Ok(());
+        };
+        let added = match self.signals() {
+            Some(mut count) => {
+                *count = count.wrapping_add(operand);
+                memory.store_u64(offset, *count)
+            }
+            None => memory.add_u64(offset, operand),
+        };
+        added.map_err(|error| {
+            tracing::warn!(%error, "a peer's addition to a GPU's memory failed");
+            Refusal::Device
+        })
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -231,18 +287,26 @@ impl RegistrationTable {
         }
     }
 
+    /// The region of a key whose words peers may add to.
+    pub(crate) fn open_for_add(&self, key: u64) -> Result<Arc<Region>, Refusal> {
+        let region = self.region(key)?;
+        if region.access.remote_atomic {
+            Ok(region)
+        } else {
+            Err(Refusal::AccessDenied)
+        }
+    }
+
     /// Executes a peer's `+= operand` on a word. A release: whoever sees the sum sees all that this
     /// thread wrote before it.
+    ///
+    /// On a GPU's memory it is a read and a write, which this process does one at a time, and waits
+    /// for; kernels that write the same word meanwhile lose what they write, or it is lost.
     pub(crate) fn add(&self, key: u64, offset: u64, operand: u64) -> Result<(), Refusal> {
-        let region = self.region(key)?;
-        if !region.access.remote_atomic {
-            return Err(Refusal::AccessDenied);
-        }
+        let region = self.open_for_add(key)?;
         let guard = region.enter().ok_or(Refusal::UnknownKey)?;
         let at = guard.word(offset)?;
-        // SAFETY: the guard checked range and alignment and keeps the word valid.
-        unsafe { shared::word(at) }.fetch_add(operand, AcqRel);
-        Ok(())
+        region.add(at, operand)
     }
 
     pub(crate) fn registration(&self, key: u64) -> Option<Arc<Registration>> {

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::{FifoDeviceHandle, ProxyTrigger, Status};
 
+use crate::device::Device;
 use crate::env::env;
 use crate::error::{Error, Result};
 use crate::fifo::{Fifo, Ring};
@@ -116,6 +117,14 @@ impl Proxy {
                 handler: Box::new(handler),
             })),
         })
+    }
+
+    /// Serves kernels of `device`; see [`Fifo::bind`].
+    ///
+    /// # Errors
+    /// Those of [`Fifo::bind`].
+    pub fn bind(&self, device: Device) -> Result<()> {
+        self.ring.bind(device)
     }
 
     /// What kernels need to push.

@@ -219,9 +219,12 @@ fn execute(
                 at.size,
             ),
             Step::Signal => link.signal(entry.semaphore.remote(), 0),
-            Step::Flush => link
-                .request_flush()
-                .map(|ticket| flushes.push(position, ticket)),
+            Step::Flush => match link.flush_telling(&entry.lane.flush, position + 1) {
+                Some(posted) => posted.map(|ticket| flushes.push_told(ticket)),
+                None => link
+                    .request_flush()
+                    .map(|ticket| flushes.push(position, ticket)),
+            },
             Step::Accumulate(dst, offset, operand) => {
                 link.accumulate(tables.memory(dst)?, offset, operand)
             }

@@ -90,7 +90,7 @@ impl Tables {
         let lane = Arc::new(Lane {
             index: lanes.len(),
             connection: connection.clone(),
-            flush: FlushWord::new(),
+            flush: FlushWord::new()?,
             memories,
         });
         lanes.push(Arc::clone(&lane));

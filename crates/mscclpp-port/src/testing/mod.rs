@@ -67,7 +67,7 @@ impl Fake {
     pub(crate) fn connect(peer: usize) -> (Connection, Self) {
         let fake = Self {
             state: Arc::default(),
-            status: StickyStatus::new(),
+            status: StickyStatus::new().unwrap(),
         };
         let status = Arc::clone(&fake.status);
         let connection = Connection::over(Box::new(fake.clone()), status, Some(peer));

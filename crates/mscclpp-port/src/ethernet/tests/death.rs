@@ -185,7 +185,7 @@ fn cpu_time(name: &str) -> Duration {
 /// A rank that died while ranks connected leaves many such connections.
 #[test]
 fn a_connection_that_failed_before_it_was_made_is_dropped_at_once() {
-    let (context, status) = (Context::for_tests(), StickyStatus::new());
+    let (context, status) = (Context::for_tests(), StickyStatus::new().unwrap());
     let settings = Settings {
         table: context.table_arc(),
         status: Arc::clone(&status),
@@ -193,6 +193,7 @@ fn a_connection_that_failed_before_it_was_made_is_dropped_at_once() {
         peer: context.id(),
         queue: None,
         stall_timeout: STALL,
+        device: Device::cpu(),
     };
     let (cancel, cancelled) = std::sync::mpsc::channel();
     let arrival = Arrival {

@@ -66,7 +66,7 @@ impl Fixture {
             .serialize()
             .unwrap();
         let remote = RegisteredMemory::deserialize(&context, &record).unwrap();
-        let status = StickyStatus::new();
+        let status = StickyStatus::new().unwrap();
         let settings = Settings {
             table: context.table_arc(),
             status: Arc::clone(&status),
@@ -74,6 +74,7 @@ impl Fixture {
             peer: theirs.id(),
             queue: None,
             stall_timeout: STALL,
+            device: Device::cpu(),
         };
         let arrival = Arrival {
             wait: Box::new(move |_| Ok(ours)),

@@ -9,16 +9,30 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::end::QueueEnd;
-use super::provider::GpuQueueProvider;
 use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::gpu_queue::GpuQueueProvider;
 
 /// It looks so often even when nothing tells it to: another context may have taken the news of an HCA
 /// that both use.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Longest wait for the thread to let go of a connection; it never waits itself.
 const LETS_GO_WITHIN: Duration = Duration::from_secs(5);
+
+/// What is watched: one end of such a connection.
+pub(crate) trait Watched: Send + Sync {
+    /// Looks, without waiting, whether something has ended the connection. Called when something may
+    /// have happened, and every now and then.
+    fn look(&self);
+
+    /// What becomes readable when the other end has something to say, until the connection ends.
+    fn stream(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The HCA that has news of it.
+    fn hca(&self) -> Option<&Arc<dyn GpuQueueProvider>> {
+        None
+    }
+}
 
 /// One thread for all such connections of a context. It runs while there are some.
 pub(crate) struct Watcher {
@@ -34,7 +48,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    ends: Vec<Arc<QueueEnd>>,
+    ends: Vec<Arc<dyn Watched>>,
     thread: Option<JoinHandle<()>>,
     /// The thread is looking at ends that may not be in the list any more.
     looking: bool,
@@ -53,7 +67,7 @@ impl Watcher {
     }
 
     /// Watches a connection from now on.
-    pub(super) fn add(&self, end: Arc<QueueEnd>) -> Result<()> {
+    pub(crate) fn add(&self, end: Arc<dyn Watched>) -> Result<()> {
         let mut state = self.shared.lock();
         if state.thread.is_none() {
             let shared = Arc::clone(&self.shared);
@@ -70,7 +84,7 @@ impl Watcher {
     }
 
     /// Lets go of a connection. When this returns, the thread does not have it any more.
-    pub(super) fn remove(&self, end: &Arc<QueueEnd>) {
+    pub(crate) fn remove(&self, end: &Arc<dyn Watched>) {
         let mut state = self.shared.lock();
         let known = state.ends.len();
         state.ends.retain(|other| !Arc::ptr_eq(other, end));
@@ -134,11 +148,9 @@ impl Shared {
         }
     }
 
-    fn park(&self, ends: &[Arc<QueueEnd>], hcas: &[&Arc<dyn GpuQueueProvider>]) {
+    fn park(&self, ends: &[Arc<dyn Watched>], hcas: &[&Arc<dyn GpuQueueProvider>]) {
         let news = hcas.iter().filter_map(|hca| hca.news());
-        let words = (ends.iter())
-            .filter(|end| !end.has_ended())
-            .filter_map(|end| Some(end.control()?.as_fd()));
+        let words = ends.iter().filter_map(|end| end.stream());
         let mut fds: Vec<PollFd<'_>> = std::iter::once(self.wake.as_fd())
             .chain(news)
             .chain(words)
@@ -156,11 +168,13 @@ impl Shared {
 }
 
 /// Each HCA once.
-fn hcas(ends: &[Arc<QueueEnd>]) -> Vec<&Arc<dyn GpuQueueProvider>> {
+fn hcas(ends: &[Arc<dyn Watched>]) -> Vec<&Arc<dyn GpuQueueProvider>> {
     let mut hcas: Vec<&Arc<dyn GpuQueueProvider>> = Vec::new();
     for end in ends {
-        if !hcas.iter().any(|hca| Arc::ptr_eq(hca, &end.hca)) {
-            hcas.push(&end.hca);
+        if let Some(hca) = end.hca()
+            && !hcas.iter().any(|other| Arc::ptr_eq(other, hca))
+        {
+            hcas.push(hca);
         }
     }
     hcas

@@ -1,17 +1,32 @@
 // SPDX-License-Identifier: MIT
-//! The stream between the two ends of a connection whose data goes from queue to queue: by it they
-//! come up together, and each learns at once when the other fails, leaves or dies.
+//! The stream between the two ends of a connection whose data goes past their hosts, from queue to
+//! queue or from GPU to GPU: by it they come up together, and each learns at once when the other
+//! fails, leaves or dies.
 
 use std::io;
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use socket2::{SockRef, TcpKeepalive};
 
-use super::lock;
+use crate::arrival::Arrival;
+use crate::sync::lock_plain as lock;
+
+/// Where the control stream comes from.
+pub(crate) enum Route {
+    /// The connection leads to itself.
+    Itself,
+    /// Both ends are in this context.
+    Context(UnixStream),
+    /// The other end is in another context.
+    Network(Arrival),
+}
 
 /// Kind and length.
 const HEADER: usize = 3;
@@ -20,7 +35,7 @@ const MAX_BODY: usize = 1024;
 
 /// What one end tells the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Message {
+pub(crate) enum Message {
     /// The two HCAs reach each other already.
     Wired,
     /// Expect a stream between the two HCAs under this id, proven with this secret.
@@ -111,7 +126,7 @@ impl Message {
 }
 
 /// What has come, as far as it has.
-pub(super) enum Arrived {
+pub(crate) enum Arrived {
     Message(Message),
     Nothing,
     /// The stream has ended, and how.
@@ -119,13 +134,13 @@ pub(super) enum Arrived {
 }
 
 /// One end of the stream. May be used from any thread; only one at a time should receive.
-pub(super) struct Control {
+pub(crate) struct Control {
     stream: OwnedFd,
     incoming: Mutex<Vec<u8>>,
 }
 
 impl Control {
-    pub(super) fn new(stream: impl Into<OwnedFd>) -> Self {
+    pub(crate) fn new(stream: impl Into<OwnedFd>) -> Self {
         Self {
             stream: stream.into(),
             incoming: Mutex::default(),
@@ -133,7 +148,7 @@ impl Control {
     }
 
     /// Sends without waiting: the few messages of a connection fit any socket's buffer.
-    pub(super) fn send(&self, message: &Message) -> io::Result<()> {
+    pub(crate) fn send(&self, message: &Message) -> io::Result<()> {
         let bytes = message.encode();
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match send(&self.stream, &bytes, flags) {
@@ -144,7 +159,7 @@ impl Control {
     }
 
     /// The next message, without waiting.
-    pub(super) fn receive(&self) -> Arrived {
+    pub(crate) fn receive(&self) -> Arrived {
         let mut incoming = lock(&self.incoming);
         loop {
             match Message::decode(&incoming) {
@@ -163,7 +178,7 @@ impl Control {
 
     /// What ends the connection, if that has come, behind whatever steps of the hand-shake. Takes
     /// nothing, and waits for nothing.
-    pub(super) fn last(&self) -> Option<Arrived> {
+    pub(crate) fn last(&self) -> Option<Arrived> {
         let mut incoming = lock(&self.incoming);
         let read = loop {
             // The few messages of a connection take less.
@@ -205,7 +220,7 @@ impl Control {
     }
 
     /// Sleeps until something has come, `at_most` so long.
-    pub(super) fn park(&self, at_most: Duration) {
+    pub(crate) fn park(&self, at_most: Duration) {
         let time = Timespec {
             tv_sec: at_most.as_secs().cast_signed(),
             tv_nsec: at_most.subsec_nanos().into(),
@@ -223,10 +238,23 @@ impl AsFd for Control {
     }
 }
 
+/// Nothing is sent for long on a control stream: the system asks whether the peer's machine is there.
+pub(crate) fn watch_for_silence(stream: &TcpStream, stall_timeout: Duration) -> io::Result<()> {
+    let interval = (stall_timeout / 4).max(Duration::from_secs(1));
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new()
+            .with_time(interval)
+            .with_interval(interval)
+            .with_retries(3),
+    )?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(stall_timeout))?;
+    Ok(())
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::os::unix::net::UnixStream;
-
     use proptest::prelude::*;
 
     use super::*;

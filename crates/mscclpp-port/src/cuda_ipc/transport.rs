@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: MIT
+//! The posts of a connection over CUDA IPC.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::end::IpcEnd;
+use crate::context::ContextId;
+use crate::control::Route;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::flush::FlushWord;
+use crate::gpu::Lane;
+use crate::memory::{Mapped, RegisteredMemory};
+use crate::status::StickyStatus;
+use crate::sync::lock_plain as lock;
+use crate::transport::{Progress, Transport, TransportKind};
+use crate::watcher::{Watched, Watcher};
+
+/// Posts that may be under way when the endpoint does not say. A stream takes about a thousand
+/// operations before starting one waits.
+const DEFAULT_QUEUE: usize = 256;
+/// Posts between two marks, so that room is seen to come free.
+const MARK_EVERY: usize = 32;
+/// What a trigger may need: a write, a signal and a flush.
+const TRIGGER_POSTS: usize = 3;
+/// How often to ask whether copies that do not end have failed.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How long the end of a connection waits for what was posted, and for the control stream by which
+/// it can tell the other end.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Whether there can be endpoints. The device is looked at elsewhere.
+pub(crate) fn check() -> Result<()> {
+    Ok(())
+}
+
+/// What was started on the stream, and how far it is.
+pub(super) struct Posts {
+    lane: Lane,
+    device: Device,
+    limit: usize,
+    /// Posts ever, and those behind the last mark.
+    posted: u64,
+    unmarked: usize,
+    /// Marks that were not reached yet, each with the posts and the flush ticket that it covers.
+    marks: VecDeque<Mark>,
+    done: u64,
+    requested: u64,
+    flushed: u64,
+    /// How many signals have gone to each word, by key and offset.
+    signals: HashMap<(u64, u64), u64>,
+    /// When the stream was last asked whether it has failed.
+    asked: Instant,
+}
+
+struct Mark {
+    mark: u64,
+    posted: u64,
+    ticket: u64,
+}
+
+impl Posts {
+    /// The first use of a GPU may take a moment.
+    pub(super) fn new(device: Device, limit: Option<usize>) -> Result<Self> {
+        Ok(Self {
+            lane: Lane::new(device)?,
+            device,
+            limit: limit.unwrap_or(DEFAULT_QUEUE).max(TRIGGER_POSTS),
+            posted: 0,
+            unmarked: 0,
+            marks: VecDeque::new(),
+            done: 0,
+            requested: 0,
+            flushed: 0,
+            signals: HashMap::new(),
+            asked: Instant::now(),
+        })
+    }
+
+    fn under_way(&self) -> usize {
+        (self.posted - self.done) as usize
+    }
+
+    /// Fails if there is no room for a post.
+    fn room(&mut self, rank: Option<usize>) -> Result<()> {
+        if self.under_way() < self.limit {
+            return Ok(());
+        }
+        self.look()?;
+        if self.under_way() < self.limit {
+            return Ok(());
+        }
+        Err(Error::QueueFull {
+            rank,
+            limit: self.limit,
+        })
+    }
+
+    /// A post was started; a flush wants a mark.
+    fn count(&mut self, flush: bool) -> Result<()> {
+        self.posted += 1;
+        self.unmarked += 1;
+        if flush || self.unmarked >= MARK_EVERY.min(self.limit / 2) {
+            self.mark()?;
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self) -> Result<()> {
+        let mark = self.lane.mark()?;
+        self.unmarked = 0;
+        let (posted, ticket) = (self.posted, self.requested);
+        match self.marks.back_mut() {
+            Some(last) if last.mark == mark => (last.posted, last.ticket) = (posted, ticket),
+            _ => self.marks.push_back(Mark {
+                mark,
+                posted,
+                ticket,
+            }),
+        }
+        Ok(())
+    }
+
+    /// Looks how far the stream is.
+    fn look(&mut self) -> Result<()> {
+        let reached = self.lane.reached();
+        while let Some(mark) = self.marks.pop_front_if(|mark| mark.mark <= reached) {
+            (self.done, self.flushed) = (mark.posted, mark.ticket);
+        }
+        if self.marks.is_empty() {
+            if self.unmarked > 0 {
+                self.mark()?;
+            }
+            self.asked = Instant::now();
+        } else if self.asked.elapsed() > LOOK_EVERY {
+            self.asked = Instant::now();
+            self.lane.check()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until what was posted is done.
+    fn settle(&mut self) -> Result<()> {
+        self.lane.settle(LINGER)
+    }
+}
+
+/// One end. Dropping it waits for what was posted, a second at most, and says goodbye.
+pub(crate) struct IpcTransport {
+    end: Arc<IpcEnd>,
+    watcher: Arc<Watcher>,
+    handshake: Option<JoinHandle<()>>,
+}
+
+impl IpcTransport {
+    /// An end on a device, whose control stream comes by `route`.
+    pub(crate) fn start(
+        (device, queue): (Device, Option<usize>),
+        (peer, rank): (ContextId, Option<usize>),
+        status: Arc<StickyStatus>,
+        (route, stall_timeout): (Route, Duration),
+        watcher: Arc<Watcher>,
+    ) -> Result<Box<dyn Transport>> {
+        let posts = Posts::new(device, queue)?;
+        let end = Arc::new(IpcEnd::new(posts, status, peer, rank));
+        let (theirs, watched) = (Arc::clone(&end), Arc::clone(&watcher));
+        let name = match rank {
+            Some(rank) => format!("mscclpp-ipc-{rank}"),
+            None => "mscclpp-ipc".into(),
+        };
+        let attach = move || {
+            let result = (theirs.attach(route, stall_timeout))
+                .and_then(|()| watched.add(Arc::clone(&theirs) as _));
+            match result {
+                Err(error) if !theirs.given_up() => theirs.fail(error),
+                // If it has been given up, why is known.
+                _ => {}
+            }
+        };
+        let handshake = thread::Builder::new()
+            .name(name)
+            .spawn(attach)
+            .map_err(|error| Error::io("start the hand-shake of a connection", error))?;
+        Ok(Box::new(Self {
+            end,
+            watcher,
+            handshake: Some(handshake),
+        }))
+    }
+
+    /// Posts, if there is room. An error of the GPU ends the connection.
+    fn post(&self, post: impl FnOnce(&mut Posts) -> Result<()>) -> Result<()> {
+        self.end.status.check()?;
+        let mut posts = lock(&self.end.posts);
+        posts.room(self.end.rank)?;
+        let tickets = posts.requested;
+        let posted = post(&mut posts).and_then(|()| {
+            let flush = posts.requested > tickets;
+            posts.count(flush)
+        });
+        drop(posts);
+        posted.inspect_err(|error| self.end.fail(error.clone()))
+    }
+
+    fn flush(&self, told: Option<(&Arc<FlushWord>, u64)>) -> Result<u64> {
+        let mut ticket = 0;
+        self.post(|posts| {
+            if let Some((word, value)) = told {
+                posts.lane.keep(Arc::clone(word) as _);
+                // SAFETY: the word is shown to the device, and kept.
+                unsafe { posts.lane.write_u64(word.address(), value) }?;
+            }
+            posts.requested += 1;
+            ticket = posts.requested;
+            Ok(())
+        })?;
+        Ok(ticket)
+    }
+}
+
+impl Transport for IpcTransport {
+    fn write(
+        &self,
+        dst: &RegisteredMemory,
+        dst_off: u64,
+        src: &RegisteredMemory,
+        src_off: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.end.status.check()?;
+        let (_, to) = dst.mapped("write, destination", self.end.peer, dst_off, len)?;
+        let (source, from) = src.source("write, source", src_off, len)?;
+        if !source.is_reached_by_gpus() {
+            return Err(Error::InvalidUsage {
+                operation: "write, source",
+                detail: "it is host memory that GPUs do not reach: take Buffer::pinned or a \
+                         buffer of a GPU"
+                    .into(),
+            });
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        let from = source.base().addr().get() as u64 + from;
+        self.post(|posts| {
+            posts.lane.keep(to.keep);
+            posts.lane.keep(source);
+            // SAFETY: both ranges were checked, and their owners are kept.
+            unsafe { posts.lane.copy(to.address, from, len) }
+        })
+    }
+
+    fn signal(&self, token: &RegisteredMemory, off: u64) -> Result<()> {
+        self.end.status.check()?;
+        let (key, to) = token.mapped("signal", self.end.peer, off, 8)?;
+        let Mapped {
+            address,
+            for_signals,
+            keep,
+        } = to;
+        if !for_signals {
+            return Err(Error::Unsupported {
+                operation: "signal a word that is no semaphore's token",
+                transport: TransportKind::CudaIpc,
+                missing: "copies can write the next count of a word that only signals write, and \
+                          add to none",
+            });
+        }
+        if !address.is_multiple_of(8) {
+            return Err(Error::Misaligned {
+                what: "signal",
+                offset: off,
+            });
+        }
+        self.post(|posts| {
+            let count = posts.signals.entry((key, off)).or_insert(0);
+            *count += 1;
+            let count = *count;
+            posts.lane.keep(keep);
+            // SAFETY: the word was checked, and its owner is kept.
+            unsafe { posts.lane.write_u64(address, count) }
+        })
+    }
+
+    fn accumulate(&self, _dst: &RegisteredMemory, _off: u64, _operand: i64) -> Result<()> {
+        self.end.status.check()?;
+        Err(Error::Unsupported {
+            operation: "accumulate",
+            transport: TransportKind::CudaIpc,
+            missing: "a GPU's copy engines cannot add; use Ethernet or an HCA",
+        })
+    }
+
+    fn request_flush(&self) -> Result<u64> {
+        self.flush(None)
+    }
+
+    fn flush_telling(&self, word: &Arc<FlushWord>, value: u64) -> Option<Result<u64>> {
+        Some(
+            (word.show_to(lock(&self.end.posts).device))
+                .and_then(|()| self.flush(Some((word, value)))),
+        )
+    }
+
+    fn kick(&self) -> Result<()> {
+        self.end.status.check()
+    }
+
+    fn has_room(&self) -> bool {
+        let mut posts = lock(&self.end.posts);
+        let has = |posts: &Posts| posts.under_way() + TRIGGER_POSTS <= posts.limit;
+        if has(&posts) {
+            return true;
+        }
+        // What a post gets, if this fails.
+        let _ = posts.look();
+        has(&posts) || self.end.status.is_failed()
+    }
+
+    fn progress(&self) -> Result<Progress> {
+        self.end.status.check()?;
+        let mut posts = lock(&self.end.posts);
+        let looked = posts.look();
+        let progress = Progress {
+            flushed: posts.flushed,
+            busy: posts.posted > posts.done,
+        };
+        drop(posts);
+        looked.inspect_err(|error| self.end.fail(error.clone()))?;
+        Ok(progress)
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn is_connected(&self) -> bool {
+        self.end.is_ready()
+    }
+
+    fn abort(&self) {
+        self.end.end();
+    }
+}
+
+impl Drop for IpcTransport {
+    fn drop(&mut self) {
+        let rank = self.end.rank;
+        if !self.end.status.is_failed()
+            && let Err(error) = lock(&self.end.posts).settle()
+        {
+            tracing::warn!(?rank, %error, "a connection is dropped before its posts are done");
+        }
+        if let Some(thread) = self.handshake.take() {
+            let begun = Instant::now();
+            // Else the peer would go on trying until its deadline.
+            while !(thread.is_finished() || self.end.given_up()) && begun.elapsed() < LINGER {
+                thread::sleep(Duration::from_millis(1));
+            }
+            self.end.close();
+            if thread.join().is_err() {
+                tracing::warn!(?rank, "the hand-shake of a connection has panicked");
+            }
+        }
+        let end: Arc<dyn Watched> = Arc::clone(&self.end) as _;
+        self.watcher.remove(&end);
+        self.end.end();
+    }
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+//! GPUs, as far as this crate uses them: memory, host memory that they reach, and copies.
+//!
+//! The rest of the crate is the same with and without the feature `cuda`: without it these types
+//! have no values, and whoever asks for a GPU gets [`Error::DeviceUnavailable`].
+//!
+//! A kernel may spin for as long as it likes, so nothing here synchronizes with a GPU: what is
+//! waited for is the end of copies on streams of this crate, under a deadline. What a copy that has
+//! not ended uses is never freed: after the deadline it is left to the process, with a warning.
+//!
+//! [`Error::DeviceUnavailable`]: crate::Error::DeviceUnavailable
+
+#[cfg(not(feature = "cuda"))]
+mod absent;
+#[cfg(feature = "cuda")]
+mod lane;
+#[cfg(feature = "cuda")]
+mod memory;
+#[cfg(feature = "cuda")]
+mod service;
+#[cfg(feature = "cuda")]
+mod staging;
+
+#[cfg(not(feature = "cuda"))]
+pub(crate) use absent::{GpuMemory, PinnedHost, Staging, VisiblePages, check};
+#[cfg(feature = "cuda")]
+pub(crate) use lane::Lane;
+#[cfg(feature = "cuda")]
+pub(crate) use memory::{GpuMemory, PinnedHost, VisiblePages, check, failed, open};
+#[cfg(feature = "cuda")]
+pub(crate) use staging::Staging;
+
+use std::any::Any;
+use std::sync::Arc;
+
+/// What a copy uses.
+pub(crate) type Keep = Arc<dyn Any + Send + Sync>;
+
+/// A piece of staging memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// One past its end, as a count of all bytes that were ever handed out.
+    end: u64,
+    len: usize,
+    /// The mark behind the copy that fills it.
+    mark: u64,
+}
+
+impl Piece {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
