@@ -59,6 +59,7 @@ pub struct Context {
     pub(super) ranks: usize,
     pub(super) deadline: Deadline,
     pub(super) profile: Profile,
+    pub(super) threads: bool,
     pub(super) stage: Stage,
     pub(super) measurements: Mutex<Vec<Measurement>>,
 }
@@ -72,6 +73,7 @@ impl Context {
             control: Control::new(bootstrap),
             deadline,
             profile: Profile::Quick,
+            threads: false,
             stage: Stage::default(),
             measurements: Mutex::default(),
         }
@@ -99,6 +101,11 @@ impl Context {
     /// How much to do.
     pub fn profile(&self) -> Profile {
         self.profile
+    }
+
+    /// Whether the ranks are threads of one process.
+    pub fn ranks_are_threads(&self) -> bool {
+        self.threads
     }
 
     /// When the body should be done: shortly before the harness gives the rank up.

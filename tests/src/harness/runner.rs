@@ -85,6 +85,7 @@ fn run_here(control: &Control, options: &Options, number: u32, test: &Arc<Test>)
         ranks,
         deadline: Deadline::after(test.deadline.saturating_sub(BODY_MARGIN)),
         profile: options.profile,
+        threads: options.threads.is_some(),
         stage: stage.clone(),
         measurements: Mutex::default(),
     };

@@ -4,11 +4,11 @@
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_port::{Buffer, PortChannel};
 
-use super::{Kept, Launched, Report, address, block, fits, kernel};
+use super::{Kept, Launched, Report, address, block, device_of, fits, kernel};
 
-kernel!(COUNT = conformance_count(CountArgs));
-kernel!(OWN_FLUSH = conformance_own_flush(OwnFlushArgs));
-kernel!(GENERATIONS = conformance_generations(GenerationsArgs));
+kernel!(COUNT = conformance_count(CountArgs) in "stress.cpp");
+kernel!(OWN_FLUSH = conformance_own_flush(OwnFlushArgs) in "stress.cpp");
+kernel!(GENERATIONS = conformance_generations(GenerationsArgs) in "stress.cpp");
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -34,7 +34,8 @@ pub struct Count {
 impl Count {
     /// Starts the kernel in one block.
     pub fn launch(&self, threads: u32) -> anyhow::Result<Launched> {
-        let report = Report::new()?;
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
         let args = CountArgs {
             channel: self.channel.device_handle(),
             report: report.address(),
@@ -43,7 +44,7 @@ impl Count {
             reserved: 0,
         };
         let kept = Kept::new([&self.channel], self.clone());
-        Launched::start(COUNT, block(threads), args, kept.report(&report))
+        Launched::start(&COUNT, device, block(threads), args, kept.report(&report))
     }
 }
 
@@ -79,7 +80,8 @@ impl OwnFlush {
     /// Starts the kernel in one block.
     pub fn launch(&self, threads: u32) -> anyhow::Result<Launched> {
         fits(&self.words, 8 * u64::from(threads))?;
-        let report = Report::new()?;
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
         let args = OwnFlushArgs {
             channel: self.channel.device_handle(),
             words: address(&self.words),
@@ -87,7 +89,13 @@ impl OwnFlush {
             iterations: self.iterations,
         };
         let kept = Kept::new([&self.channel], self.clone());
-        Launched::start(OWN_FLUSH, block(threads), args, kept.report(&report))
+        Launched::start(
+            &OWN_FLUSH,
+            device,
+            block(threads),
+            args,
+            kept.report(&report),
+        )
     }
 }
 
@@ -130,7 +138,8 @@ impl Generations {
         let bytes = 16 * self.messages * self.words;
         fits(&self.outgoing, bytes)?;
         fits(&self.incoming, bytes)?;
-        let report = Report::new()?;
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
         let args = GenerationsArgs {
             channel: self.channel.device_handle(),
             outgoing: address(&self.outgoing),
@@ -143,6 +152,12 @@ impl Generations {
             reserved: 0,
         };
         let kept = Kept::new([&self.channel], self.clone());
-        Launched::start(GENERATIONS, block(threads), args, kept.report(&report))
+        Launched::start(
+            &GENERATIONS,
+            device,
+            block(threads),
+            args,
+            kept.report(&report),
+        )
     }
 }
