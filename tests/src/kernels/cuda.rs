@@ -46,7 +46,7 @@ pub(super) fn launch<T: Copy>(
     args: T,
 ) -> anyhow::Result<(Instant, Running)> {
     let loaded = Loaded::on(device)?;
-    let name = kernel.host.name();
+    let name = kernel.name;
     let function = (loaded.kernels.get(name)).with_context(|| format!("{name} is not listed"))?;
     let stream = loaded.stream()?;
     let started = Instant::now();
@@ -117,10 +117,9 @@ impl Loaded {
         let mut kernels = HashMap::new();
         for (source, module) in compile(&gpu)? {
             for kernel in ALL.iter().filter(|kernel| kernel.source.name == source) {
-                let name = kernel.host.name();
-                // SAFETY: the source and the host entry are of one file, so the promise of
-                // `HostKernel::new` holds for this kernel too; its memory is its device's.
-                kernels.insert(name, unsafe { module.kernel(name) }?);
+                // SAFETY: the source and the host entry, if there is one, are of one file, so the
+                // promise made there holds for this kernel too; its memory is its device's.
+                kernels.insert(kernel.name, unsafe { module.kernel(kernel.name) }?);
             }
         }
         let idle = (0..STREAMS).map(|_| Stream::new(&gpu));

@@ -3,20 +3,23 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use mscclpp_device::executor::{self, HostKernel, LaunchDims};
 use mscclpp_port::{Device, DeviceKind};
 
-/// A kernel of `tests/kernels/`: linked into this program for CPU threads, and with its source for
-/// GPUs.
+/// A kernel: of `tests/kernels/`, linked into this program for CPU threads, and with its source for
+/// GPUs; or for GPUs alone.
 pub(super) struct Kernel {
+    /// Its name.
+    pub(super) name: &'static str,
     /// For CPU threads.
-    pub(super) host: HostKernel,
+    pub(super) host: Option<HostKernel>,
     /// The file that defines it.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "for GPUs alone"))]
     pub(super) source: Source,
 }
 
-/// A file of `tests/kernels/`.
+/// A file with kernels, or a header of one.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "for GPUs alone"))]
 pub(super) struct Source {
@@ -26,7 +29,7 @@ pub(super) struct Source {
     pub(super) text: &'static str,
 }
 
-/// A file of `tests/kernels/`.
+/// A file of this package's directory of kernels.
 macro_rules! source {
     ($file:literal) => {
         $crate::kernels::kernel::Source {
@@ -50,14 +53,15 @@ macro_rules! kernel {
                 fn $entry(context: *const std::ffi::c_void);
             }
             $crate::kernels::kernel::Kernel {
+                name: stringify!($entry),
                 // SAFETY: MSCCLPP_KERNEL made the entry, and it is linked into this program. It is
                 // launched by this module alone, with arguments of the size that the executor checks
                 // and the layout of the C++ struct beside it; what they name by address is in the
                 // launch's `kept` until the kernel has ended, and is written atomically or by one
                 // thread at a time.
-                host: unsafe {
+                host: Some(unsafe {
                     mscclpp_device::executor::HostKernel::new(stringify!($entry), $entry)
-                },
+                }),
                 source: $crate::kernels::kernel::source!($file),
             }
         };
@@ -84,8 +88,9 @@ impl Kernel {
     ) -> anyhow::Result<(Instant, Running)> {
         match device.kind() {
             DeviceKind::Cpu => {
+                let host = (self.host).with_context(|| format!("{} is for GPUs", self.name))?;
                 let started = Instant::now();
-                Ok((started, Running::Host(self.host.launch(dims, args)?)))
+                Ok((started, Running::Host(host.launch(dims, args)?)))
             }
             #[cfg(feature = "cuda")]
             DeviceKind::Gpu => {

@@ -6,6 +6,7 @@
 
 mod accumulate;
 mod all_pairs;
+mod compat;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod fifo;
@@ -28,6 +29,7 @@ use mscclpp_port::{Buffer, Device, PortChannel};
 
 pub use accumulate::{Accumulate, FanIn};
 pub use all_pairs::AllPairs;
+pub use compat::User;
 pub use fifo::FifoPush;
 pub use flush::{ConcurrentFlush, Queues};
 pub use launched::Launched;
@@ -45,10 +47,11 @@ use report::{Report, status_text};
 
 /// Every kernel.
 #[cfg(feature = "cuda")]
-static ALL: [&kernel::Kernel; 19] = [
+static ALL: [&kernel::Kernel; 20] = [
     &accumulate::ACCUMULATE,
     &accumulate::FAN_IN,
     &all_pairs::KERNEL,
+    &compat::KERNEL,
     &fifo::KERNEL,
     &flush::CONCURRENT,
     &flush::QUEUES,
