@@ -111,6 +111,14 @@ impl Setup {
 }
 
 impl Backend {
+    /// How many threads a kernel is to have: few where each is an OS thread, many on a GPU.
+    pub fn threads(&self, host: u32, gpu: u32) -> u32 {
+        match self.executor {
+            Executor::Host => host,
+            Executor::Cuda => gpu,
+        }
+    }
+
     /// Whether kernels post to queues of their own, so that no proxy runs and the host can ask for
     /// nothing.
     pub fn posts_to_queue(&self) -> bool {

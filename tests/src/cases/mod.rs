@@ -9,6 +9,7 @@ mod channels;
 mod communicator;
 mod file_bootstrap;
 mod flush;
+mod gpu;
 mod jobs;
 mod large;
 mod lifetime;
@@ -17,6 +18,7 @@ mod packet;
 mod ping_pong;
 mod queue;
 mod service;
+mod stress;
 
 use crate::backend::Executor;
 use crate::harness::{Registry, Test};
@@ -44,6 +46,8 @@ pub fn all(executor: Executor) -> Vec<Test> {
             blocked::register(registry, backend);
             queue::register(registry, backend);
             service::register(registry, backend);
+            stress::register(registry, backend);
+            gpu::register(registry, backend);
         });
     }
     blocked::register_bootstrap(&mut registry);

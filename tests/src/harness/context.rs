@@ -60,6 +60,7 @@ pub struct Context {
     pub(super) deadline: Deadline,
     pub(super) profile: Profile,
     pub(super) threads: bool,
+    pub(super) stress: Option<Duration>,
     pub(super) stage: Stage,
     pub(super) measurements: Mutex<Vec<Measurement>>,
 }
@@ -74,6 +75,7 @@ impl Context {
             deadline,
             profile: Profile::Quick,
             threads: false,
+            stress: None,
             stage: Stage::default(),
             measurements: Mutex::default(),
         }
@@ -101,6 +103,12 @@ impl Context {
     /// How much to do.
     pub fn profile(&self) -> Profile {
         self.profile
+    }
+
+    /// How long a test that looks for rare faults goes on.
+    pub fn stress(&self) -> Duration {
+        let usual = || Duration::from_secs(self.profile.pick(2, 10));
+        self.stress.unwrap_or_else(usual)
     }
 
     /// Whether the ranks are threads of one process.

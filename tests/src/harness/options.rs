@@ -50,6 +50,10 @@ pub struct Options {
     #[arg(long, value_enum, default_value = "quick")]
     pub profile: Profile,
 
+    /// How long a test that looks for stale data goes on [default: 2, or 10 with the full profile]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub stress: Option<u64>,
+
     /// What runs kernels
     #[arg(long, value_enum, default_value = "host")]
     pub executor: Executor,

@@ -11,19 +11,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use mscclpp_device::cuda::{CudaKernel, Gpu, Module, PinnedMemory, RunningKernel, Stream};
+use mscclpp_bootstrap::Deadline;
+use mscclpp_device::cuda::{CudaKernel, Gpu, Graph, Module, PinnedMemory, Stream};
 use mscclpp_device::executor::LaunchDims;
 use mscclpp_device::nvrtc::Program;
 use mscclpp_port::Device;
 
 use super::ALL;
 use super::kernel::{HEADERS, Kernel, Source};
+use crate::harness::Stuck;
 
 /// Streams of a GPU that are made at the start. A test with more launches at a time makes more.
 const STREAMS: usize = 8;
 
 /// What launches on one GPU share.
-pub(super) struct Loaded {
+struct Loaded {
     gpu: Gpu,
     kernels: HashMap<&'static str, CudaKernel>,
     idle: Mutex<Vec<Stream>>,
@@ -31,9 +33,8 @@ pub(super) struct Loaded {
     word: Mutex<PinnedMemory>,
 }
 
-/// A kernel on a GPU.
+/// A kernel on a GPU, alone on a stream.
 pub(super) struct Running {
-    kernel: RunningKernel,
     stream: Option<Stream>,
     loaded: Arc<Loaded>,
 }
@@ -46,38 +47,72 @@ pub(super) fn launch<T: Copy>(
     args: T,
 ) -> anyhow::Result<(Instant, Running)> {
     let loaded = Loaded::on(device)?;
-    let name = kernel.name;
-    let function = (loaded.kernels.get(name)).with_context(|| format!("{name} is not listed"))?;
+    let function = loaded.function(kernel)?;
     let stream = loaded.stream()?;
     let started = Instant::now();
-    let kernel = function.launch(dims, args, &stream)?;
-    let running = Running {
-        kernel,
-        stream: Some(stream),
-        loaded,
-    };
-    Ok((started, running))
+    function.enqueue(dims, args, &stream)?;
+    let stream = Some(stream);
+    Ok((started, Running { stream, loaded }))
 }
 
 impl Running {
-    /// Waits until the kernel has ended.
-    pub(super) fn join(&self, timeout: Duration) -> anyhow::Result<()> {
-        Ok(self.kernel.join(timeout)?)
+    fn stream(&self) -> &Stream {
+        self.stream.as_ref().expect("taken by drop alone")
     }
 
-    /// Whether the kernel has ended.
+    /// Waits until the kernel has ended.
+    pub(super) fn join(&self, timeout: Duration) -> anyhow::Result<()> {
+        Ok(self.stream().wait(timeout)?)
+    }
+
+    /// Whether the kernel has ended, well or not.
     pub(super) fn is_finished(&self) -> bool {
-        self.kernel.is_finished()
+        self.stream().is_idle().unwrap_or(true)
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         // The stream of a kernel that still runs is nobody else's.
-        if self.kernel.is_finished() {
+        if self.is_finished() {
             lock(&self.loaded.idle).extend(self.stream.take());
         }
     }
+}
+
+/// Captures a launch in a graph, and replays it so often. The time of the replays.
+///
+/// # Errors
+/// [`Stuck`] if one does not end by the deadline. After an error replays may still run.
+pub(super) fn replay<T: Copy>(
+    kernel: &'static Kernel,
+    device: Device,
+    dims: LaunchDims,
+    args: T,
+    replays: u64,
+    deadline: Deadline,
+) -> anyhow::Result<Duration> {
+    /// A launch that finds the driver's queue full waits inside of the driver, and would keep the
+    /// proxy out of it.
+    const BATCH: u64 = 64;
+    let loaded = Loaded::on(device)?;
+    let function = loaded.function(kernel)?;
+    let stream = loaded.stream()?;
+    let mut graph = Graph::capture(&stream, || function.enqueue(dims, args, &stream))?;
+    stream.wait(deadline.remaining())?;
+    let started = Instant::now();
+    for first in (0..replays).step_by(BATCH as usize) {
+        for _ in first..replays.min(first + BATCH) {
+            graph.launch(&stream)?;
+        }
+        if let Err(error) = stream.wait(deadline.remaining()) {
+            std::mem::forget((graph, stream));
+            return Err(Stuck(format!("after {first} replays: {error}")).into());
+        }
+    }
+    let took = started.elapsed();
+    lock(&loaded.idle).push(stream);
+    Ok(took)
 }
 
 /// The word at an address of a GPU's memory, which kernels may change meanwhile.
@@ -100,7 +135,7 @@ pub(super) fn word_at(device: Device, address: u64) -> anyhow::Result<u64> {
 
 impl Loaded {
     /// Of a GPU, made when first asked for.
-    pub(super) fn on(device: Device) -> anyhow::Result<Arc<Self>> {
+    fn on(device: Device) -> anyhow::Result<Arc<Self>> {
         static GPUS: Mutex<BTreeMap<u32, Arc<Loaded>>> = Mutex::new(BTreeMap::new());
         let ordinal = u32::try_from(device.id()).context("a GPU has a number")?;
         let mut gpus = lock(&GPUS);
@@ -131,13 +166,12 @@ impl Loaded {
         })
     }
 
-    /// The GPU.
-    pub(super) fn gpu(&self) -> &Gpu {
-        &self.gpu
+    fn function(&self, kernel: &Kernel) -> anyhow::Result<&CudaKernel> {
+        (self.kernels.get(kernel.name)).with_context(|| format!("{} is not listed", kernel.name))
     }
 
     /// A stream that nothing else is on.
-    pub(super) fn stream(&self) -> anyhow::Result<Stream> {
+    fn stream(&self) -> anyhow::Result<Stream> {
         match lock(&self.idle).pop() {
             Some(stream) => Ok(stream),
             None => Ok(Stream::new(&self.gpu)?),

@@ -38,6 +38,22 @@ impl Kept {
         }
     }
 
+    /// What the kernel reports, once it has ended, with what the host knows.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        match self.report.as_ref().map_or(Ok(()), Report::check) {
+            Ok(()) => Ok(()),
+            Err(error) => bail!("{error}{}", self.causes()),
+        }
+    }
+
+    /// What the host knows of the channels' connections.
+    fn causes(&self) -> String {
+        let errors = (self.channels.iter()).filter_map(|channel| channel.connection().status());
+        errors
+            .map(|error| format!("; on the host: {error}"))
+            .collect()
+    }
+
     /// With a report that is checked at the end.
     pub(super) fn report(self, report: &Report) -> Self {
         Self {
@@ -77,28 +93,14 @@ impl Launched {
     /// What the kernel reports. [`Stuck`] if it still runs at the deadline, which ends the run.
     pub fn finish(self, deadline: Deadline) -> anyhow::Result<Duration> {
         if let Err(error) = self.running.join(deadline.remaining()) {
-            let stuck = Stuck(format!("{error}{}", self.causes()));
+            let stuck = Stuck(format!("{error}{}", self.kept.causes()));
             // It has been waited for, and goes on using what would be dropped.
             std::mem::forget(self);
             return Err(stuck.into());
         }
         let took = self.started.elapsed();
-        match self.kept.report.as_ref().map_or(Ok(()), Report::check) {
-            Ok(()) => Ok(took),
-            Err(error) => bail!("{error}{}", self.causes()),
-        }
-    }
-
-    /// What the host knows of the channels' connections.
-    fn causes(&self) -> String {
-        let errors = self
-            .kept
-            .channels
-            .iter()
-            .filter_map(|channel| channel.connection().status());
-        errors
-            .map(|error| format!("; on the host: {error}"))
-            .collect()
+        self.kept.check()?;
+        Ok(took)
     }
 
     /// Whether all threads of the kernel have returned.

@@ -17,6 +17,7 @@ mod packet;
 mod ping_pong;
 mod post;
 mod queue;
+mod replay;
 mod report;
 mod steps;
 mod stress;
@@ -37,6 +38,7 @@ pub use packet::PacketPingPong;
 pub use ping_pong::PingPong;
 pub use post::{Flood, Flooding, OneValue, Puts};
 pub use queue::Posts;
+pub use replay::Replay;
 pub use steps::{Call, Done, Range, Steps};
 pub use stress::{Count, Generations, OwnFlush};
 pub use throughput::{Bidirectional, Post, Split, Stream};
@@ -47,7 +49,7 @@ use report::{Report, status_text};
 
 /// Every kernel.
 #[cfg(feature = "cuda")]
-static ALL: [&kernel::Kernel; 20] = [
+static ALL: [&kernel::Kernel; 21] = [
     &accumulate::ACCUMULATE,
     &accumulate::FAN_IN,
     &all_pairs::KERNEL,
@@ -60,6 +62,7 @@ static ALL: [&kernel::Kernel; 20] = [
     &post::ONE_VALUE,
     &post::PUTS,
     &post::FLOOD,
+    &replay::KERNEL,
     &steps::KERNEL,
     &stress::COUNT,
     &stress::OWN_FLUSH,

@@ -106,11 +106,12 @@ struct GenerationsArgs {
     outgoing: u64,
     incoming: u64,
     report: u64,
+    first: u64,
     rounds: u64,
     messages: u64,
     words: u64,
     rank: u32,
-    reserved: u32,
+    planted: u32,
 }
 
 /// Two ranks exchange rounds of messages; each word of each message says which it belongs to.
@@ -122,6 +123,8 @@ pub struct Generations {
     pub outgoing: Buffer,
     /// The same.
     pub incoming: Buffer,
+    /// Number of the first round: launches on the same memory go on with it.
+    pub first: u64,
     /// How often.
     pub rounds: u64,
     /// Messages of a round, under 256.
@@ -130,6 +133,9 @@ pub struct Generations {
     pub words: u64,
     /// 0 or 1.
     pub rank: usize,
+    /// Whether the last message of the last round is signalled before it is sent, so that the peer's
+    /// kernel has to report it.
+    pub planted: bool,
 }
 
 impl Generations {
@@ -145,11 +151,12 @@ impl Generations {
             outgoing: address(&self.outgoing),
             incoming: address(&self.incoming),
             report: report.address(),
+            first: self.first,
             rounds: self.rounds,
             messages: self.messages,
             words: self.words,
             rank: self.rank as u32,
-            reserved: 0,
+            planted: self.planted.into(),
         };
         let kept = Kept::new([&self.channel], self.clone());
         Launched::start(

@@ -104,12 +104,16 @@ fn exchange(fixture: &Fixture<'_>, rounds: u64) -> TestResult {
         channel: link.channel,
         outgoing,
         incoming,
+        first: 0,
         rounds,
         messages: MESSAGES,
         words: WORDS,
         rank: fixture.context.rank(),
+        planted: false,
     };
-    kernel.launch(2)?.finish(fixture.context.deadline())?;
+    kernel
+        .launch(fixture.backend.threads(2, 128))?
+        .finish(fixture.context.deadline())?;
     // The NICs look for a record without a doorbell once in a while.
     fixture.meet()?;
     fixture.meet()
