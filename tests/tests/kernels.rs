@@ -62,8 +62,8 @@ fn kernels_compile_with_clang() {
     }
 }
 
-/// Compiles programs with NVRTC for each architecture.
-fn nvrtc(test: &str, programs: &[Program]) -> Result<(), Box<dyn Error>> {
+/// Compiles programs with NVRTC for each of so many architectures.
+fn nvrtc(test: &str, programs: &[Program], most: usize) -> Result<(), Box<dyn Error>> {
     let nvrtc = match Nvrtc::load() {
         Ok(nvrtc) => nvrtc,
         Err(error) => {
@@ -72,7 +72,7 @@ fn nvrtc(test: &str, programs: &[Program]) -> Result<(), Box<dyn Error>> {
         }
     };
     let supported = nvrtc.archs()?;
-    for arch in Arch::from_env()? {
+    for arch in Arch::from_env()?.into_iter().take(most) {
         if !supported.contains(&arch.number()) {
             println!("SKIP {test} sm_{arch}: not known to this NVRTC");
             continue;
@@ -94,7 +94,7 @@ fn kernels_compile_with_nvrtc() -> Result<(), Box<dyn Error>> {
         })
     });
     let programs: Vec<_> = programs.collect::<io::Result<_>>()?;
-    nvrtc("kernels_compile_with_nvrtc", &programs)
+    nvrtc("kernels_compile_with_nvrtc", &programs, usize::MAX)
 }
 
 /// A user's file with MSCCL++'s names.
@@ -103,7 +103,8 @@ const COMPAT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/compat/port_channel_u
 #[test]
 fn a_file_for_mscclpp_compiles_with_nvrtc() -> Result<(), Box<dyn Error>> {
     let program = Program::new("port_channel_user.cu", fs::read_to_string(COMPAT)?);
-    nvrtc("a_file_for_mscclpp_compiles_with_nvrtc", &[program])
+    // What is looked at, names and types, is the same for all.
+    nvrtc("a_file_for_mscclpp_compiles_with_nvrtc", &[program], 1)
 }
 
 #[test]
