@@ -159,9 +159,9 @@ struct GpuRunArgs {
     /// How long each test that looks for stale data goes on [default: the suite's]
     #[arg(long, value_name = "SECONDS")]
     stress: Option<u64>,
-    /// Two ranks as threads of one process, also with two GPUs
-    #[arg(long)]
-    threads: bool,
+    /// Run so many ranks of the suite as threads of one process [default: 2, if there is one GPU]
+    #[arg(long, value_name = "N", value_parser = ranks)]
+    threads: Option<usize>,
     /// Fewer sizes and samples of the benchmark
     #[arg(long)]
     quick: bool,

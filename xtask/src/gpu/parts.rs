@@ -182,11 +182,11 @@ pub fn suite(parts: &Parts<'_>) -> Result<Tally> {
         }
         Ok(())
     };
-    let problem = if *threads || parts.gpus == 1 {
-        println!("-- two ranks, threads of one process");
-        first("-- two ranks, threads of one process")?;
+    let threads = threads.or((parts.gpus == 1).then_some(2));
+    let problem = if let Some(ranks) = threads {
+        first(&format!("-- {ranks} ranks, threads of one process"))?;
         let mut command = Command::new(parts.directory.join(SUITE));
-        command.args(args).arg("--threads=2");
+        command.args(args).arg(format!("--threads={ranks}"));
         parts.process(command, &mut first)?
     } else {
         parts.ranks(SUITE, args, &mut |line| {

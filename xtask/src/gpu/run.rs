@@ -42,8 +42,8 @@ pub struct GpuRun {
     pub exclude_perf_tests: bool,
     /// Seconds of a test that looks for stale data.
     pub stress: Option<u64>,
-    /// Two ranks of the suite as threads of one process, as is done with one GPU.
-    pub threads: bool,
+    /// So many ranks of the suite, as threads of one process.
+    pub threads: Option<usize>,
     /// Fewer sizes and samples of the benchmark.
     pub quick: bool,
     /// Only this suite of the benchmark.
