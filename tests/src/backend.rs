@@ -41,6 +41,10 @@ pub struct Backend {
     pub obstacle: fn(&Context) -> Option<String>,
 }
 
+/// Threads of a block on a GPU, where there is work for many: each may use all the registers that a
+/// thread can have.
+pub const MANY: u32 = 256;
+
 /// What runs kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Executor {

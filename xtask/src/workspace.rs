@@ -17,7 +17,7 @@ pub const SUITE: &str = "mscclpp-conformance";
 
 /// Features that are off by default and on for tests and checks, wherever a
 /// member has them. None of them needs anything installed.
-const TEST_FEATURES: [&str; 2] = ["host-executor", "nvrtc"];
+const TEST_FEATURES: [&str; 3] = ["cuda", "host-executor", "nvrtc"];
 
 /// A member of the workspace.
 #[derive(Clone, Debug)]

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use mscclpp_bootstrap::Deadline;
-use mscclpp_port::{BasePortChannel, Buffer, MemoryId, Status};
+use mscclpp_port::{BasePortChannel, Buffer, DeviceKind, MemoryId, Status};
 
-use super::{Kept, Launched, address, array, block, kernel, status_text};
+use super::{Kept, Launched, address, array, block, grid, kernel, status_text};
 
 kernel!(KERNEL = conformance_steps(Args) in "steps.cpp");
 
@@ -154,7 +154,12 @@ impl Steps {
             channels: channels.to_vec(),
             _rest: Box::new((handles, steps.clone())),
         };
-        let dims = block(lists.len() as u32);
+        // Lists must not wait for each other: on a GPU each has a block, because threads of a warp
+        // take turns at the scheduler's will.
+        let dims = match device.kind() {
+            DeviceKind::Cpu => block(lists.len() as u32),
+            _ => grid(lists.len() as u32),
+        };
         let launched = Launched::start(&KERNEL, device, dims, args, kept)?;
         let counts = lists.iter().map(|list| list.len()).collect();
         Ok(Self {

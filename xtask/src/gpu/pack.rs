@@ -13,7 +13,7 @@ use crate::launch::find_program;
 use crate::supervise::Interrupt;
 use crate::workspace::{SUITE as PACKAGE, Workspace};
 
-/// The feature, and the name of the test programs that want a GPU.
+/// The feature, which tests want anyway, and the name of the test programs that want a GPU.
 const CUDA: &str = "cuda";
 
 /// Above this a directory does not travel well.
@@ -59,9 +59,7 @@ pub fn pack(directory: Option<&Path>, interrupt: &Interrupt) -> Result<()> {
         .filter(|package| package.has_test(CUDA))
     {
         // The features that its tests want, as in `test-cpu`.
-        let mut features = workspace.test_features_of(package);
-        features.push(CUDA.into());
-        let features = features.join(",");
+        let features = workspace.test_features_of(package).join(",");
         let args = [
             "test",
             "--release",
