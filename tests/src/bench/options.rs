@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Parser;
 
 use super::SUITES;
+use crate::backend::Executor;
 
 /// Latency, bandwidth and posting rate between two ranks, beside plain TCP
 #[derive(Clone, Debug, Parser)]
@@ -18,6 +19,10 @@ pub struct Options {
     /// Only this suite
     #[arg(long, value_name = "NAME", value_parser = SUITES.map(|suite| suite.name))]
     pub suite: Option<String>,
+
+    /// What runs kernels
+    #[arg(long, value_enum, default_value = "host")]
+    pub executor: Executor,
 
     /// Write the report here
     #[arg(long, value_name = "FILE")]
