@@ -4,11 +4,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 use mscclpp_bootstrap::Bootstrap;
 use mscclpp_port::{
     Communicator, ContextConfig, Device, EndpointConfig, Hca, IbConfig, IbMode, TransportKind,
 };
 use mscclpp_softnic as softnic;
+
+/// What runs kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Executor {
+    /// CPU threads.
+    Host,
+    /// GPUs.
+    Cuda,
+}
 
 /// A way for a kernel's calls to reach the peer.
 #[derive(Debug)]

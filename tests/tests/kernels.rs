@@ -87,3 +87,28 @@ fn kernels_compile_with_nvrtc() -> Result<(), Box<dyn Error>> {
     }
     Ok(())
 }
+
+/// The kernels that measure posts need a GPU, so they are compiled for GPUs alone.
+#[test]
+fn kernels_of_gpus_compile_with_nvrtc() -> Result<(), Box<dyn Error>> {
+    let nvrtc = match Nvrtc::load() {
+        Ok(nvrtc) => nvrtc,
+        Err(error) => {
+            println!("SKIP kernels_of_gpus_compile_with_nvrtc: {error}");
+            return Ok(());
+        }
+    };
+    let read = |name: &str| fs::read_to_string(Path::new(KERNELS).join("cuda").join(name));
+    let program = Program::new("post.cu", read("post.cu")?);
+    let program = program.header("measure.hpp", read("measure.hpp")?);
+    let supported = nvrtc.archs()?;
+    for arch in Arch::from_env()? {
+        if supported.contains(&arch.number()) {
+            let compiled = nvrtc.compile(&program, &Target::Cubin(arch))?;
+            assert!(compiled.log.is_empty(), "{}", compiled.log);
+        } else {
+            println!("SKIP kernels_of_gpus_compile_with_nvrtc sm_{arch}: not known to this NVRTC");
+        }
+    }
+    Ok(())
+}

@@ -12,13 +12,17 @@ pub(super) fn aligned(lines: &[Vec<String>], words: &[usize]) -> String {
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
     for (i, line) in lines.iter().enumerate() {
-        let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-            if words.contains(&column) {
-                format!("{cell:<width$}")
-            } else {
-                format!("{cell:>width$}")
-            }
-        });
+        let cells = line
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .map(|(column, (cell, width))| {
+                if words.contains(&column) {
+                    format!("{cell:<width$}")
+                } else {
+                    format!("{cell:>width$}")
+                }
+            });
         text += cells.collect::<Vec<_>>().join("  ").trim_end();
         text.push('\n');
         if i == 0 {

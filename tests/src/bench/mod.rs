@@ -4,12 +4,15 @@
 //! Every figure has a reference that moves the same bytes between the same processes, measured in
 //! turns with it. Payload is checked outside of the time.
 
+#[cfg(feature = "cuda")]
+mod aligned;
 mod bandwidth;
 mod fifo;
 mod host;
 mod join;
 mod latency;
 mod options;
+mod posting;
 mod reference;
 mod row;
 mod session;
@@ -23,6 +26,7 @@ use crate::fixture::Fixture;
 use crate::harness::Context;
 
 pub use options::Options;
+pub use posting::posting;
 pub use row::{Row, table, write_json};
 
 use reference::Tcp;

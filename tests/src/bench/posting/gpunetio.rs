@@ -64,7 +64,9 @@ fn nvcc() -> PathBuf {
     let found = |path: &PathBuf| path.is_file();
     let on_path = || {
         let path = env::var_os("PATH")?;
-        env::split_paths(&path).map(|folder| folder.join("nvcc")).find(found)
+        env::split_paths(&path)
+            .map(|folder| folder.join("nvcc"))
+            .find(found)
     };
     (env::var_os(NVCC).map(PathBuf::from))
         .or_else(on_path)

@@ -175,16 +175,20 @@ impl Bench {
             self.single(single[0])?;
         }
         let mut samples: Vec<(Subject, Vec<f64>)> = Vec::new();
-        let mut add = |subject, found: Vec<f64>| {
-            match samples.iter_mut().find(|(known, _)| *known == subject) {
-                Some((_, all)) => all.extend(found),
-                None => samples.push((subject, found)),
-            }
+        let mut add = |subject, found: Vec<f64>| match samples
+            .iter_mut()
+            .find(|(known, _)| *known == subject)
+        {
+            Some((_, all)) => all.extend(found),
+            None => samples.push((subject, found)),
         };
         for round in 1..=rounds {
             eprintln!("posting: round {round} of {rounds}");
             for &subject in &single {
-                add(subject, self.single(subject).with_context(|| subject.to_string())?);
+                add(
+                    subject,
+                    self.single(subject).with_context(|| subject.to_string())?,
+                );
             }
             for form in [Form::Exclusive, Form::Shared] {
                 for condition in [Condition::Quiet, Condition::PingPong] {
@@ -207,7 +211,9 @@ impl Bench {
             }
         }
         let figures = samples.into_iter();
-        figures.map(|(subject, samples)| Figure::new(subject, &samples)).collect()
+        figures
+            .map(|(subject, samples)| Figure::new(subject, &samples))
+            .collect()
     }
 
     /// Posts of one thread, one after the other.
@@ -258,7 +264,9 @@ impl Bench {
             let common = THREADS.map(|threads| Posters { queues: 1, threads });
             let shares = matches!(form, Form::Shared | Form::TheirShared);
             // One thread on one queue is among the first.
-            let common = common.into_iter().filter(|posters| shares && posters.threads > 1);
+            let common = common
+                .into_iter()
+                .filter(|posters| shares && posters.threads > 1);
             for posters in own.into_iter().chain(common) {
                 subjects.push(Subject {
                     form,
@@ -281,7 +289,9 @@ impl Bench {
     }
 
     fn their_kernels(&self) -> anyhow::Result<&TheirKernels> {
-        self.theirs.as_ref().context("GPUNetIO's headers were not given")
+        self.theirs
+            .as_ref()
+            .context("GPUNetIO's headers were not given")
     }
 
     /// Makes GPUNetIO's queues on the memory of ours.
@@ -305,23 +315,29 @@ impl Bench {
     /// Nanoseconds of each post.
     fn single(&self, subject: Subject) -> anyhow::Result<Vec<f64>> {
         let Subject { form, call, .. } = subject;
-        self.measure(form, subject.condition, subject.metric == Metric::Answered, POSTS, |plan| {
-            let kernel = match (form, call) {
-                (Form::TheirExclusive | Form::TheirShared, _) => {
-                    let kernels = self.their_kernels()?;
-                    let kernel = match form {
-                        Form::TheirExclusive => &kernels.exclusive,
-                        _ => &kernels.shared,
-                    };
-                    let args = Args(self.theirs(&self.one)?, plan);
-                    return self.end(kernel, ONE, args);
-                }
-                (_, Call::PutWithSignal) => &self.ours.put_with_signal,
-                (_, Call::Put) => &self.ours.put,
-                (_, Call::Signal) => &self.ours.signal,
-            };
-            self.end(kernel, ONE, Args(Self::channel(&self.one, form, 0), plan))
-        })
+        self.measure(
+            form,
+            subject.condition,
+            subject.metric == Metric::Answered,
+            POSTS,
+            |plan| {
+                let kernel = match (form, call) {
+                    (Form::TheirExclusive | Form::TheirShared, _) => {
+                        let kernels = self.their_kernels()?;
+                        let kernel = match form {
+                            Form::TheirExclusive => &kernels.exclusive,
+                            _ => &kernels.shared,
+                        };
+                        let args = Args(self.theirs(&self.one)?, plan);
+                        return self.end(kernel, ONE, args);
+                    }
+                    (_, Call::PutWithSignal) => &self.ours.put_with_signal,
+                    (_, Call::Put) => &self.ours.put,
+                    (_, Call::Signal) => &self.ours.signal,
+                };
+                self.end(kernel, ONE, Args(Self::channel(&self.one, form, 0), plan))
+            },
+        )
     }
 
     /// Nanoseconds of each post's phases: all of the first, then all of the second, ...
@@ -421,7 +437,9 @@ impl Bench {
                 self.end(&self.ours.rush, dims, Args(self.channels.address(), rush))?;
             }
         }
-        let results = self.results.read(&self.stream, 1 + 3 * u64::from(threads))?;
+        let results = self
+            .results
+            .read(&self.stream, 1 + 3 * u64::from(threads))?;
         let (spans, _) = results[1..].as_chunks::<3>();
         ensure!(spans.iter().all(|span| span[2] == 0), "a post failed");
         let start = spans.iter().map(|span| span[0]).min().unwrap_or(0);

@@ -57,7 +57,6 @@ impl HostWords {
     pub(super) fn at(&self, number: usize) -> u64 {
         self.0.address() + number as u64 * 8
     }
-
 }
 
 /// Where in the GPU's memory things are. What changes comes first, so that it is cleared by one call.
@@ -276,7 +275,10 @@ impl Results {
 
     /// The first words.
     pub(super) fn read(&self, stream: &Stream, words: u64) -> anyhow::Result<Vec<u64>> {
-        ensure!(words * 8 <= self.memory.len(), "no room for {words} results");
+        ensure!(
+            words * 8 <= self.memory.len(),
+            "no room for {words} results"
+        );
         // SAFETY: both hold so many bytes, and are kept until the copy is done or for ever.
         unsafe { stream.copy(self.copy.at(0), self.at(0), words * 8) }?;
         stream.wait(PATIENCE)?;

@@ -13,6 +13,7 @@ mod gpunetio;
 mod measure;
 #[cfg(feature = "cuda")]
 mod memory;
+#[cfg(feature = "cuda")]
 mod report;
 #[cfg(feature = "cuda")]
 mod responder;
@@ -24,11 +25,7 @@ use std::path::Path;
 /// # Errors
 /// Where there is no GPU, or something does not work on it.
 #[cfg(feature = "cuda")]
-pub fn posting(
-    quick: bool,
-    gpunetio: Option<&Path>,
-    json: Option<&Path>,
-) -> anyhow::Result<()> {
+pub fn posting(quick: bool, gpunetio: Option<&Path>, json: Option<&Path>) -> anyhow::Result<()> {
     let report = measure::run(quick, gpunetio)?;
     println!("\n{report}");
     json.map_or(Ok(()), |path| report.write_json(path))

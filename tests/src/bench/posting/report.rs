@@ -195,7 +195,11 @@ impl fmt::Display for Report {
         let theirs = self.gpunetio.as_deref().unwrap_or("not given");
         writeln!(f, "{}; GPUNetIO {theirs}\n", self.gpu)?;
         writeln!(f, "{}", aligned(&lines, &[0, 1, 2, 3]))?;
-        let mut lines = vec![["ratio of medians", "found", "must be", ""].map(str::to_owned).to_vec()];
+        let mut lines = vec![
+            ["ratio of medians", "found", "must be", ""]
+                .map(str::to_owned)
+                .to_vec(),
+        ];
         for target in &self.targets {
             let bound = match (target.at_most, target.at_least) {
                 (Some(most), _) => format!("<= {most}"),
@@ -234,28 +238,45 @@ fn targets(figures: &[Figure]) -> Vec<Target> {
     let least = |limit| (None, Some(limit));
     let asked = [
         (one(Exclusive, Returns), one(Proxy, Returns), most(1.2)),
-        (one(Exclusive, Returns), one(TheirShared, Returns), most(0.65)),
+        (
+            one(Exclusive, Returns),
+            one(TheirShared, Returns),
+            most(0.65),
+        ),
         (one(Exclusive, Answered), one(Proxy, Answered), most(0.8)),
-        (one(Exclusive, Answered), one(TheirExclusive, Answered), most(1.0)),
+        (
+            one(Exclusive, Answered),
+            one(TheirExclusive, Answered),
+            most(1.0),
+        ),
         (one(Shared, Returns), one(TheirShared, Returns), most(0.8)),
-        (rate(Shared, 1, 1024), rate(TheirShared, 1, 1024), least(8.0)),
-        (rate(Exclusive, 128, 128), rate(TheirExclusive, 128, 128), least(1.0)),
+        (
+            rate(Shared, 1, 1024),
+            rate(TheirShared, 1, 1024),
+            least(8.0),
+        ),
+        (
+            rate(Exclusive, 128, 128),
+            rate(TheirExclusive, 128, 128),
+            least(1.0),
+        ),
     ];
     let median = |subject| {
         let found = figures.iter().find(|figure| figure.subject == subject)?;
         Some(found.median)
     };
-    let target = |(ours, other, (at_most, at_least)): (Subject, Subject, (Option<f64>, Option<f64>))| {
-        let ratio = median(ours)? / median(other)?;
-        Some(Target {
-            what: format!("{ours} / {}", other.form),
-            ratio,
-            at_most,
-            at_least,
-            holds: at_most.is_none_or(|most| ratio <= most)
-                && at_least.is_none_or(|least| ratio >= least),
-        })
-    };
+    let target =
+        |(ours, other, (at_most, at_least)): (Subject, Subject, (Option<f64>, Option<f64>))| {
+            let ratio = median(ours)? / median(other)?;
+            Some(Target {
+                what: format!("{ours} / {}", other.form),
+                ratio,
+                at_most,
+                at_least,
+                holds: at_most.is_none_or(|most| ratio <= most)
+                    && at_least.is_none_or(|least| ratio >= least),
+            })
+        };
     asked.into_iter().filter_map(target).collect()
 }
 
@@ -353,17 +374,27 @@ mod tests {
         let found: Vec<_> = report.targets.iter().map(|t| (t.ratio, t.holds)).collect();
         assert_eq!(found, [(1.3, false), (0.65, true), (0.8, true)]);
         let text = report.to_string();
-        let proxy = text.lines().find(|line| line.contains("/ proxy push")).unwrap();
+        let proxy = text
+            .lines()
+            .find(|line| line.contains("/ proxy push"))
+            .unwrap();
         assert!(proxy.ends_with("NO"), "{text}");
     }
 
     #[test]
     fn the_json_tells_of_each_figure_what_it_is_of() {
-        let report = Report::new("a GPU".into(), None, vec![figure(Form::Proxy, Metric::Returns, 1.0)]);
+        let report = Report::new(
+            "a GPU".into(),
+            None,
+            vec![figure(Form::Proxy, Metric::Returns, 1.0)],
+        );
         let value = serde_json::to_value(report).unwrap();
         let figure = &value["figures"][0];
         assert_eq!(figure["form"], "proxy push");
-        assert_eq!((&figure["queues"], &figure["threads"]), (&1.into(), &1.into()));
+        assert_eq!(
+            (&figure["queues"], &figure["threads"]),
+            (&1.into(), &1.into())
+        );
         assert!(value["gpunetio"].is_null());
     }
 }

@@ -34,11 +34,7 @@ pub(super) struct Responder {
 
 impl Responder {
     /// Answers by counting posts in word `answer`.
-    pub(super) fn start(
-        words: &Arc<HostWords>,
-        seen: Seen,
-        answer: usize,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn start(words: &Arc<HostWords>, seen: Seen, answer: usize) -> anyhow::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (words, stopped) = (words.clone(), stop.clone());
         let thread = thread::Builder::new()
@@ -63,9 +59,7 @@ fn answer_all(words: &HostWords, seen: Seen, answer: usize, stop: &AtomicBool) {
                 let now = words.word(word).load(Ordering::Acquire);
                 std::mem::replace(&mut last, now) != now
             }
-            Seen::Slots { first } => {
-                words.word(first + 2 * posts + 1).load(Ordering::Acquire) != 0
-            }
+            Seen::Slots { first } => words.word(first + 2 * posts + 1).load(Ordering::Acquire) != 0,
         };
         if new {
             posts += 1;
