@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use mscclpp_bootstrap::link::{Acceptor, LinkId, LinkKey, UnixAddress};
 use mscclpp_bootstrap::{Deadline, JobKey};
+use mscclpp_device::abi::QueueDeviceHandle;
 use mscclpp_device::self_test::{self, SelfTestError};
 
 use super::end::{OWN_ERROR_WITHIN, QueueEnd};
@@ -18,6 +19,7 @@ use super::provider::WireStream;
 use super::turns::Turns;
 use crate::arrival::Arrival;
 use crate::control::{Arrived, Control, Message, Route, watch_for_silence};
+use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
 use crate::random::random_bytes;
 
@@ -248,9 +250,13 @@ impl Handshake {
 pub(crate) fn test(end: &QueueEnd, timeout: Duration) -> Result<()> {
     // A peer that left does not answer, and nobody waits for a queue that is not wanted any more.
     let over = || end.given_up() || end.last_word().is_some();
+    let device = end.ends.device;
     // SAFETY: `end` keeps the queue until the call has returned. It runs a thread of its own that
     // ends within seconds of the timeout; no kernel has the handle yet.
-    let result = unsafe { self_test::run(end.device_handle(), timeout, over) };
+    let result = match device.kind() {
+        DeviceKind::Cpu => unsafe { self_test::run(end.device_handle(), timeout, over) },
+        DeviceKind::Gpu => unsafe { test_on_gpu(device, end.device_handle(), timeout, over) }?,
+    };
     let rank = end.ends.rank;
     let number = end.queue().address().number;
     result.map_err(|error| match (error, end.queue().fault()) {
@@ -263,6 +269,34 @@ pub(crate) fn test(end: &QueueEnd, timeout: Duration) -> Result<()> {
         (_, Some(fault)) => end.error_of(fault),
         (error, None) => Error::hca(end.hca.name(), "test a new queue", error),
     })
+}
+
+/// The same by a thread of a GPU.
+///
+/// # Safety
+/// As [`self_test::run_on_gpu`].
+#[cfg(feature = "cuda")]
+unsafe fn test_on_gpu(
+    device: Device,
+    queue: QueueDeviceHandle,
+    timeout: Duration,
+    over: impl Fn() -> bool,
+) -> Result<Result<(), SelfTestError>> {
+    let gpu = crate::gpu::open(device)?;
+    // SAFETY: the caller's promise.
+    Ok(unsafe { self_test::run_on_gpu(&gpu, queue, timeout, over) })
+}
+
+/// # Safety
+/// None.
+#[cfg(not(feature = "cuda"))]
+unsafe fn test_on_gpu(
+    device: Device,
+    _queue: QueueDeviceHandle,
+    _timeout: Duration,
+    _over: impl Fn() -> bool,
+) -> Result<Result<(), SelfTestError>> {
+    device.check_available().map(Ok)
 }
 
 fn send(end: &QueueEnd, control: &Control, message: &Message) -> Result<()> {

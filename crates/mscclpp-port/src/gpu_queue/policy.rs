@@ -138,8 +138,13 @@ pub(crate) fn check_made(hca: &str, queue: &dyn HcaQueue, config: &IbConfig) -> 
         "kernels cannot ring its doorbell themselves".into()
     } else if handle.record == 0 || handle.record % 4 != 0 {
         "it has no doorbell record".into()
-    } else if handle.record_in_host_memory != 0 {
-        "its doorbell record is not in device memory".into()
+    } else if (handle.record_in_host_memory != 0)
+        != (config.queue_placement == QueuePlacement::Host)
+    {
+        format!(
+            "its doorbell record is not in the memory that was asked for ({:?})",
+            config.queue_placement
+        )
     } else if handle.send_ring == 0 || handle.blocks != config.blocks() {
         format!(
             "its send ring holds {} requests, not {}",
