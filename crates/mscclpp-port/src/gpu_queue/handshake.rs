@@ -253,10 +253,7 @@ pub(crate) fn test(end: &QueueEnd, timeout: Duration) -> Result<()> {
     let device = end.ends.device;
     // SAFETY: `end` keeps the queue until the call has returned. It runs a thread of its own that
     // ends within seconds of the timeout; no kernel has the handle yet.
-    let result = match device.kind() {
-        DeviceKind::Cpu => unsafe { self_test::run(end.device_handle(), timeout, over) },
-        DeviceKind::Gpu => unsafe { test_on_gpu(device, end.device_handle(), timeout, over) }?,
-    };
+    let result = unsafe { run_test(device, end.device_handle(), timeout, over) }?;
     let rank = end.ends.rank;
     let number = end.queue().address().number;
     result.map_err(|error| match (error, end.queue().fault()) {
@@ -271,31 +268,27 @@ pub(crate) fn test(end: &QueueEnd, timeout: Duration) -> Result<()> {
     })
 }
 
-/// The same by a thread of a GPU.
+/// Runs it where the device's kernels run.
 ///
 /// # Safety
-/// As [`self_test::run_on_gpu`].
-#[cfg(feature = "cuda")]
-unsafe fn test_on_gpu(
+/// As [`self_test::run`].
+unsafe fn run_test(
     device: Device,
     queue: QueueDeviceHandle,
     timeout: Duration,
     over: impl Fn() -> bool,
 ) -> Result<Result<(), SelfTestError>> {
-    let gpu = crate::gpu::open(device)?;
-    // SAFETY: the caller's promise.
-    Ok(unsafe { self_test::run_on_gpu(&gpu, queue, timeout, over) })
-}
-
-/// # Safety
-/// None.
-#[cfg(not(feature = "cuda"))]
-unsafe fn test_on_gpu(
-    device: Device,
-    _queue: QueueDeviceHandle,
-    _timeout: Duration,
-    _over: impl Fn() -> bool,
-) -> Result<Result<(), SelfTestError>> {
+    if device.kind() == DeviceKind::Cpu {
+        // SAFETY: the caller's promise.
+        return Ok(unsafe { self_test::run(queue, timeout, over) });
+    }
+    #[cfg(feature = "cuda")]
+    {
+        let gpu = crate::gpu::open(device)?;
+        // SAFETY: the caller's promise; the queue was made for this GPU.
+        Ok(unsafe { self_test::run_on_gpu(&gpu, queue, timeout, over) })
+    }
+    #[cfg(not(feature = "cuda"))]
     device.check_available().map(Ok)
 }
 

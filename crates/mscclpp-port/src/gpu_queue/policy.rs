@@ -8,7 +8,7 @@ use mlx5_queue::RingSize;
 use mscclpp_device::abi::{QueueForm, SignalMode};
 use serde::{Deserialize, Serialize};
 
-use super::config::{IbConfig, IbMode};
+use super::config::{IbConfig, IbMode, QueuePlacement};
 use super::hca::Hcas;
 use super::provider::{GpuQueueProvider, HcaCapabilities, HcaQueue, Mtu, Path, QueueAddress};
 use crate::error::{Error, Result};
