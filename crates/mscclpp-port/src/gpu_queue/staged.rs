@@ -384,3 +384,6 @@ impl<C> fmt::Debug for StagedMemory<C> {
         f.write_str("StagedMemory")
     }
 }
+
+#[cfg(test)]
+mod tests;
