@@ -130,3 +130,12 @@ fn a_file_for_mscclpp_compiles_with_nvcc() -> Result<(), Box<dyn Error>> {
     }
     Ok(())
 }
+
+/// The kernels that measure posts need a GPU, so they are compiled for GPUs alone.
+#[test]
+fn kernels_of_gpus_compile_with_nvrtc() -> Result<(), Box<dyn Error>> {
+    let read = |name: &str| fs::read_to_string(Path::new(KERNELS).join("cuda").join(name));
+    let program = Program::new("post.cu", read("post.cu")?);
+    let program = program.header("measure.hpp", read("measure.hpp")?);
+    nvrtc("kernels_of_gpus_compile_with_nvrtc", &[program], usize::MAX)
+}

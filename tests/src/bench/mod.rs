@@ -5,6 +5,8 @@
 //! Every figure has a reference that moves the same bytes between the same processes, measured in
 //! turns with it. Payload is checked outside of the time.
 
+#[cfg(feature = "cuda")]
+mod aligned;
 mod bandwidth;
 mod fifo;
 mod host;
@@ -13,6 +15,7 @@ mod latency;
 mod options;
 #[cfg(feature = "cuda")]
 mod peer_copy;
+mod posting;
 mod reference;
 mod row;
 mod session;
@@ -26,6 +29,7 @@ use crate::fixture::Fixture;
 use crate::harness::Context;
 
 pub use options::Options;
+pub use posting::posting;
 pub use row::{Row, table, write_json};
 
 use reference::Reference;

@@ -24,6 +24,11 @@ pub struct Options {
     #[arg(long, value_enum, default_value = "host")]
     pub executor: Executor,
 
+    /// With `--executor cuda --suite post`: measure the device functions of this checkout of GPUNetIO
+    /// too; nvcc has to be there
+    #[arg(long, value_name = "DIR")]
+    pub gpunetio_dir: Option<PathBuf>,
+
     /// Write the report here
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -31,4 +36,11 @@ pub struct Options {
     /// Play a part in a job that the benchmark started; not for use by hand
     #[arg(long, hide = true)]
     pub child: Option<String>,
+}
+
+impl Options {
+    /// Whether it is the cost of a post on a GPU that is to be measured, which needs no ranks.
+    pub fn is_posting(&self) -> bool {
+        self.executor == Executor::Cuda && self.suite.as_deref() == Some("post")
+    }
 }
