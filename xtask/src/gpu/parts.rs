@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use super::run::GpuRun;
 use super::{BENCH, Manifest, SUITE};
 use crate::launch::{Launch, LaunchError};
+use crate::report::Report;
 use crate::supervise::{Ending, Interrupt, Line, Stream};
 use crate::tally::Tally;
 use crate::test_output::{Shown, TestOutput};
@@ -223,10 +224,16 @@ pub fn bench(parts: &Parts<'_>, tables: &mut String) -> Result<(bool, String)> {
         }
         Ok(())
     })?;
-    Ok(match problem {
-        None => (true, "measured".to_owned()),
-        Some(problem) => (false, problem),
-    })
+    measured(parts, "bench.json", problem)
+}
+
+/// What became of a benchmark: a report that is in order, or what went wrong.
+fn measured(parts: &Parts<'_>, json: &str, problem: Option<String>) -> Result<(bool, String)> {
+    if let Some(problem) = problem {
+        return Ok((false, problem));
+    }
+    let report = Report::read(&parts.options.out.join(json))?;
+    Ok((true, format!("{} rows", report.rows.len())))
 }
 
 /// Measures what a post costs, with one process, whose report is `post.json`.
@@ -248,10 +255,7 @@ pub fn post(parts: &Parts<'_>, tables: &mut String) -> Result<(bool, String)> {
         *tables += &format!("{line}\n");
         Ok(())
     })?;
-    Ok(match problem {
-        None => (true, "measured".to_owned()),
-        Some(problem) => (false, problem),
-    })
+    measured(parts, "post.json", problem)
 }
 
 fn bench_args(parts: &Parts<'_>, json: &str) -> Vec<OsString> {
