@@ -10,7 +10,8 @@ use clap::ValueEnum;
 
 use mscclpp_bootstrap::Bootstrap;
 use mscclpp_port::{
-    Communicator, ContextConfig, Device, EndpointConfig, Hca, IbConfig, IbMode, TransportKind,
+    Communicator, ContextConfig, Device, EndpointConfig, Hca, IbConfig, IbMode, QueuePlacement,
+    TransportKind,
 };
 use mscclpp_softnic as softnic;
 
@@ -219,7 +220,25 @@ pub static BACKENDS: &[Backend] = &[
         executor: Executor::Cuda,
         transport: |_| TransportKind::IB0,
         device: cuda::device,
-        queue: |asked| asked,
+        queue: |asked| IbConfig {
+            queue_placement: QueuePlacement::Device,
+            ..asked
+        },
+        accumulate: true,
+        obstacle: cuda::obstacle,
+    },
+    Backend {
+        name: "gpu-initiated-host-queue",
+        suffix: "IbGpuNetIoModeHostQueue",
+        initiator: Initiator::Kernel,
+        provider: Some("soft"),
+        executor: Executor::Cuda,
+        transport: |_| TransportKind::IB0,
+        device: cuda::device,
+        queue: |asked| IbConfig {
+            queue_placement: QueuePlacement::Host,
+            ..asked
+        },
         accumulate: true,
         obstacle: cuda::obstacle,
     },

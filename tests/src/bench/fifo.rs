@@ -39,13 +39,15 @@ pub(super) fn fifo(
             ProxyHandlerResult::Continue
         }
     };
+    let device = executor.device(0);
     let proxy = Arc::new(Proxy::new(DEFAULT_FIFO_SIZE, handler)?);
+    proxy.bind(device)?;
     proxy.start()?;
     let push = || {
         FifoPush {
             proxy: Arc::clone(&proxy),
             count,
-            device: executor.device(0),
+            device,
         }
         .launch(1)?
         .finish(context.deadline())

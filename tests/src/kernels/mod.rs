@@ -75,7 +75,7 @@ static ALL: [&kernel::Kernel; 21] = [
 
 /// Where device code finds the buffer.
 fn address(buffer: &Buffer) -> u64 {
-    buffer.as_ptr() as u64
+    buffer.address()
 }
 
 /// One block of so many threads.
