@@ -162,6 +162,9 @@ struct GpuRunArgs {
     /// Run so many ranks of the suite as threads of one process [default: 2, if there is one GPU]
     #[arg(long, value_name = "N", value_parser = ranks)]
     threads: Option<usize>,
+    /// Run the suite under NVIDIA's compute-sanitizer, which has to be on the search path
+    #[arg(long)]
+    memcheck: bool,
     /// Fewer sizes and samples of the benchmark
     #[arg(long)]
     quick: bool,
@@ -330,6 +333,7 @@ impl GpuRunArgs {
             exclude_perf_tests: self.exclude_perf_tests,
             stress: self.stress,
             threads: self.threads,
+            memcheck: self.memcheck,
             quick: self.quick,
             suite: self.suite,
             upstream: self.upstream_dir,

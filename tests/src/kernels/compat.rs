@@ -34,6 +34,8 @@ struct Args {
     reserved: u32,
 }
 
+const _: () = assert!(size_of::<Args>() == 648);
+
 /// Every name of MSCCL++'s device side, between two ranks.
 #[derive(Clone)]
 pub struct User {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use super::run::GpuRun;
 use super::{BENCH, Manifest, SUITE};
-use crate::launch::{Launch, LaunchError};
+use crate::launch::{Launch, LaunchError, find_program};
 use crate::report::Report;
 use crate::supervise::{Ending, Interrupt, Line, Stream};
 use crate::tally::Tally;
@@ -39,7 +39,15 @@ pub struct Parts<'a> {
     pub interrupt: &'a Interrupt,
 }
 
+/// A program and its arguments.
+type Words = (OsString, Vec<OsString>);
+
 impl Parts<'_> {
+    /// A program of the packed directory.
+    fn program(&self, name: &str, args: Vec<OsString>) -> Words {
+        (self.directory.join(name).into(), args)
+    }
+
     /// A log, to be gone on with.
     pub fn log(&self, name: &str) -> Result<File> {
         let path = self.options.out.join(format!("{name}.log"));
@@ -68,11 +76,10 @@ impl Parts<'_> {
     /// Runs two ranks of a program. What went wrong, unless both ended well.
     fn ranks(
         &self,
-        program: &str,
-        args: Vec<OsString>,
+        (program, args): Words,
         on_line: &mut dyn FnMut(&Line) -> io::Result<()>,
     ) -> Result<Option<String>> {
-        let launch = Launch::new(2, self.directory.join(program))
+        let launch = Launch::new(2, program)
             .args(args)
             .env(QUEUES.0, QUEUES.1)
             .timeout(self.options.timeout);
@@ -163,6 +170,7 @@ pub fn suite(parts: &Parts<'_>) -> Result<Tally> {
         exclude_perf_tests,
         stress,
         threads,
+        memcheck,
         ..
     } = parts.options;
     let mut args: Vec<OsString> = vec!["--executor=cuda".into()];
@@ -174,6 +182,10 @@ pub fn suite(parts: &Parts<'_>) -> Result<Tally> {
     );
     args.extend(exclude_perf_tests.then(|| "--exclude-perf-tests".into()));
     args.extend(stress.map(|seconds| format!("--stress={seconds}").into()));
+    let mut words = parts.program(SUITE, args);
+    if *memcheck {
+        words = checked(words)?;
+    }
     let mut log = parts.log("suite")?;
     let mut seen = Seen::default();
     let mut first = |line: &str| -> io::Result<()> {
@@ -186,11 +198,12 @@ pub fn suite(parts: &Parts<'_>) -> Result<Tally> {
     let threads = threads.or((parts.gpus == 1).then_some(2));
     let problem = if let Some(ranks) = threads {
         first(&format!("-- {ranks} ranks, threads of one process"))?;
-        let mut command = Command::new(parts.directory.join(SUITE));
+        let (program, args) = words;
+        let mut command = Command::new(program);
         command.args(args).arg(format!("--threads={ranks}"));
         parts.process(command, &mut first)?
     } else {
-        parts.ranks(SUITE, args, &mut |line| {
+        parts.ranks(words, &mut |line| {
             let text = String::from_utf8_lossy(&line.bytes);
             match (line.index, line.stream) {
                 (0, Stream::Out) => first(&text),
@@ -204,6 +217,16 @@ pub fn suite(parts: &Parts<'_>) -> Result<Tally> {
     Ok(seen.tally(problem.as_ref()))
 }
 
+/// The same under NVIDIA's checker of memory accesses, whose findings are failures.
+fn checked((program, args): Words) -> Result<Words> {
+    const CHECKER: &str = "compute-sanitizer";
+    find_program(CHECKER).with_context(|| format!("there is no {CHECKER} on the search path"))?;
+    let mut all: Vec<OsString> = vec!["--tool=memcheck".into(), "--error-exitcode=9".into()];
+    all.push(program);
+    all.extend(args);
+    Ok((CHECKER.into(), all))
+}
+
 /// Runs the benchmark with two ranks, whose report is `bench.json`.
 ///
 /// # Errors
@@ -213,7 +236,7 @@ pub fn bench(parts: &Parts<'_>, tables: &mut String) -> Result<(bool, String)> {
     let mut args = bench_args(parts, "bench.json");
     args.extend((parts.options.suite.iter()).map(|suite| format!("--suite={suite}").into()));
     let mut log = parts.log("bench")?;
-    let problem = parts.ranks(BENCH, args, &mut |line| {
+    let problem = parts.ranks(parts.program(BENCH, args), &mut |line| {
         let text = String::from_utf8_lossy(&line.bytes);
         writeln!(log, "[{}] {text}", line.index)?;
         match (line.index, line.stream) {
@@ -224,15 +247,10 @@ pub fn bench(parts: &Parts<'_>, tables: &mut String) -> Result<(bool, String)> {
         }
         Ok(())
     })?;
-    measured(parts, "bench.json", problem)
-}
-
-/// What became of a benchmark: a report that is in order, or what went wrong.
-fn measured(parts: &Parts<'_>, json: &str, problem: Option<String>) -> Result<(bool, String)> {
     if let Some(problem) = problem {
         return Ok((false, problem));
     }
-    let report = Report::read(&parts.options.out.join(json))?;
+    let report = Report::read(&parts.options.out.join("bench.json"))?;
     Ok((true, format!("{} rows", report.rows.len())))
 }
 
@@ -255,7 +273,10 @@ pub fn post(parts: &Parts<'_>, tables: &mut String) -> Result<(bool, String)> {
         *tables += &format!("{line}\n");
         Ok(())
     })?;
-    measured(parts, "post.json", problem)
+    Ok(match problem {
+        None => (true, "measured".to_owned()),
+        Some(problem) => (false, problem),
+    })
 }
 
 fn bench_args(parts: &Parts<'_>, json: &str) -> Vec<OsString> {

@@ -44,6 +44,8 @@ pub struct GpuRun {
     pub stress: Option<u64>,
     /// So many ranks of the suite, as threads of one process.
     pub threads: Option<usize>,
+    /// The suite under compute-sanitizer.
+    pub memcheck: bool,
     /// Fewer sizes and samples of the benchmark.
     pub quick: bool,
     /// Only this suite of the benchmark.
