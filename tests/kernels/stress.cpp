@@ -2,6 +2,7 @@
 // Kernels that look for what must not happen: lost and doubled signals, flushes that return early,
 // and payload older or newer than the signal that announced it.
 
+#include "clock.hpp"
 #include "report.hpp"
 
 struct CountArgs {
@@ -55,13 +56,16 @@ struct GenerationsArgs {
   uint64_t* outgoing;
   uint64_t* incoming;
   conformance::Report* report;
+  // Number of the first round: launches on the same memory go on with it.
+  uint64_t first;
   uint64_t rounds;
   // Of a round.
   uint64_t messages;
   // 64-bit words of a chunk.
   uint64_t words;
   uint32_t rank;
-  uint32_t reserved;
+  // 1: the last message is signalled before it is sent, which the peer must find.
+  uint32_t planted;
 };
 
 namespace {
@@ -80,6 +84,17 @@ MSCCLPP_DEVICE_INLINE mscclpp::Status generationsSend(mscclpp::PortChannelDevice
   return status == mscclpp::Status::Ok ? channel.signal() : status;
 }
 
+// What must be found: the payload comes long after its signal.
+MSCCLPP_DEVICE_INLINE mscclpp::Status generationsPlant(mscclpp::PortChannelDeviceHandle& channel,
+                                                       uint64_t offset, uint64_t bytes) {
+  constexpr uint64_t late = 100000000;
+  const mscclpp::Status status = channel.signal();
+  const uint64_t start = conformance::nanoseconds();
+  while (conformance::nanoseconds() - start < late) {
+  }
+  return status == mscclpp::Status::Ok ? channel.put(offset, bytes) : status;
+}
+
 }  // namespace
 
 // Both ranks send a round of messages, then take the peer's: signal k says that message k is there
@@ -93,7 +108,8 @@ MSCCLPP_KERNEL(conformance_generations, GenerationsArgs) {
   const uint32_t threads = blockDim.x;
   mscclpp::PortChannelDeviceHandle channel = args.channel;
   const uint64_t bytes = args.words * sizeof(uint64_t);
-  for (uint64_t i = 0; i < args.rounds; ++i) {
+  for (uint64_t i = args.first; i < args.first + args.rounds; ++i) {
+    const bool plants = args.planted != 0 && i + 1 == args.first + args.rounds;
     const uint64_t half = (i % 2) * args.messages;
     const bool leads = thread == i % threads;
     volatile uint64_t* out = args.outgoing + half * args.words;
@@ -103,7 +119,10 @@ MSCCLPP_KERNEL(conformance_generations, GenerationsArgs) {
     }
     __syncthreads();
     for (uint64_t k = 0; leads && k < args.messages; ++k) {
-      const mscclpp::Status status = generationsSend(channel, k, (half + k) * bytes, bytes);
+      const uint64_t offset = (half + k) * bytes;
+      const mscclpp::Status status = plants && k + 1 == args.messages
+                                         ? generationsPlant(channel, offset, bytes)
+                                         : generationsSend(channel, k, offset, bytes);
       if (!conformance::ok(args.report, thread, i, status)) return;
     }
     for (uint64_t k = 0; k < args.messages; ++k) {

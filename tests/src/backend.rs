@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: MIT
 //! The backends that the suite and the benchmark run on, a row each.
 
+mod cuda;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 use mscclpp_bootstrap::Bootstrap;
 use mscclpp_port::{
-    Communicator, ContextConfig, Device, EndpointConfig, Hca, IbConfig, IbMode, TransportKind,
+    Communicator, ContextConfig, Device, EndpointConfig, Hca, IbConfig, IbMode, QueuePlacement,
+    TransportKind,
 };
 use mscclpp_softnic as softnic;
+
+use crate::harness::Context;
 
 /// A way for a kernel's calls to reach the peer.
 #[derive(Debug)]
@@ -22,15 +29,54 @@ pub struct Backend {
     /// Whose queues a GPU-initiated backend uses.
     pub provider: Option<&'static str>,
     /// What runs the device code.
-    pub executor: &'static str,
+    pub executor: Executor,
     /// The transport of a rank's endpoints.
     pub transport: fn(rank: usize) -> TransportKind,
     /// The device of a rank, whose memory the buffers are.
     pub device: fn(rank: usize) -> Device,
+    /// What an endpoint's queue is like here, of what a test asks for.
+    pub queue: fn(IbConfig) -> IbConfig,
     /// Whether peers can add to memory.
     pub accumulate: bool,
-    /// Why this machine cannot run it; none: it can.
-    pub obstacle: fn() -> Option<String>,
+    /// Why the ranks of a test cannot run it on this machine; none: they can.
+    pub obstacle: fn(&Context) -> Option<String>,
+}
+
+/// Threads of a block on a GPU, where there is work for many: each may use all the registers that a
+/// thread can have.
+pub const MANY: u32 = 256;
+
+/// What runs kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Executor {
+    /// CPU threads.
+    Host,
+    /// GPUs.
+    Cuda,
+}
+
+impl Executor {
+    /// As the benchmark's report names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Cuda => "cuda",
+        }
+    }
+
+    /// The device of a rank that it runs kernels on.
+    pub fn device(self, rank: usize) -> Device {
+        match self {
+            Self::Host => Device::cpu(),
+            Self::Cuda => cuda::device(rank),
+        }
+    }
+
+    /// The backends that it runs, with their numbers among [`BACKENDS`].
+    pub fn backends(self) -> impl Iterator<Item = (usize, &'static Backend)> {
+        let all = BACKENDS.iter().enumerate();
+        all.filter(move |(_, backend)| backend.executor == self)
+    }
 }
 
 /// Who carries out what a kernel asks for.
@@ -70,6 +116,14 @@ impl Setup {
 }
 
 impl Backend {
+    /// How many threads a kernel is to have: few where each is an OS thread, many on a GPU.
+    pub fn threads(&self, host: u32, gpu: u32) -> u32 {
+        match self.executor {
+            Executor::Host => host,
+            Executor::Cuda => gpu,
+        }
+    }
+
     /// Whether kernels post to queues of their own, so that no proxy runs and the host can ask for
     /// nothing.
     pub fn posts_to_queue(&self) -> bool {
@@ -86,7 +140,7 @@ impl Backend {
             device: (self.device)(rank),
             ib: IbConfig {
                 mode,
-                ..setup.queue
+                ..(self.queue)(setup.queue)
             },
             ..EndpointConfig::new((self.transport)(rank))
         }
@@ -115,21 +169,77 @@ pub static BACKENDS: &[Backend] = &[
         suffix: "Ethernet",
         initiator: Initiator::Proxy,
         provider: None,
-        executor: "host",
+        executor: Executor::Host,
         transport: |_| TransportKind::Ethernet,
         device: |_| Device::cpu(),
+        queue: |asked| asked,
         accumulate: true,
-        obstacle: || None,
+        obstacle: |_| None,
     },
     Backend {
         name: "gpu-initiated",
         suffix: "IbGpuNetIoMode",
         initiator: Initiator::Kernel,
         provider: Some("soft"),
-        executor: "host",
+        executor: Executor::Host,
         transport: |_| TransportKind::IB0,
         device: |_| Device::cpu(),
+        queue: |asked| asked,
         accumulate: true,
-        obstacle: || None,
+        obstacle: |_| None,
+    },
+    Backend {
+        name: "proxy-ethernet",
+        suffix: "Ethernet",
+        initiator: Initiator::Proxy,
+        provider: None,
+        executor: Executor::Cuda,
+        transport: |_| TransportKind::Ethernet,
+        device: cuda::device,
+        queue: |asked| asked,
+        accumulate: true,
+        obstacle: cuda::obstacle,
+    },
+    Backend {
+        name: "proxy-ipc",
+        suffix: "",
+        initiator: Initiator::Proxy,
+        provider: None,
+        executor: Executor::Cuda,
+        transport: |_| TransportKind::CudaIpc,
+        device: cuda::device,
+        queue: |asked| asked,
+        accumulate: false,
+        obstacle: cuda::obstacle,
+    },
+    Backend {
+        name: "gpu-initiated",
+        suffix: "IbGpuNetIoMode",
+        initiator: Initiator::Kernel,
+        provider: Some("soft"),
+        executor: Executor::Cuda,
+        transport: |_| TransportKind::IB0,
+        device: cuda::device,
+        queue: |asked| IbConfig {
+            queue_placement: QueuePlacement::Device,
+            ..asked
+        },
+        accumulate: true,
+        obstacle: cuda::obstacle,
+    },
+    Backend {
+        name: "gpu-initiated-host-queue",
+        suffix: "IbGpuNetIoModeHostQueue",
+        initiator: Initiator::Kernel,
+        provider: Some("soft"),
+        executor: Executor::Cuda,
+        transport: |_| TransportKind::IB0,
+        device: cuda::device,
+        queue: |asked| IbConfig {
+            queue_placement: QueuePlacement::Host,
+            ..asked
+        },
+        accumulate: true,
+        obstacle: cuda::obstacle,
     },
 ];

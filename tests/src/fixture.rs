@@ -66,8 +66,7 @@ impl Link {
 }
 
 impl<'a> Fixture<'a> {
-    /// Joins, and starts a proxy if the backend has one. Skips where it cannot run. A NIC in software
-    /// is strict.
+    /// Joins, and starts a proxy if the backend has one. A NIC in software is strict.
     pub fn new(context: &'a Context, backend: &'static Backend) -> anyhow::Result<Self> {
         Self::with(context, backend, &Setup::strict())
     }
@@ -78,7 +77,6 @@ impl<'a> Fixture<'a> {
         backend: &'static Backend,
         setup: &Setup,
     ) -> anyhow::Result<Self> {
-        context.skip_unless((backend.obstacle)())?;
         context.stage("join a communicator");
         Self::over(context, backend, setup, context.bootstrap()?)
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 //! The multi-process conformance suite and the benchmark: a process per rank.
 //!
-//! `cargo xtask test-mp` and `cargo xtask bench` start the two programs of this package. A new
-//! backend is one more row in [`backend::BACKENDS`]: every test and every measurement of channels
-//! runs on each row.
+//! `cargo xtask test-mp` and `cargo xtask bench` start the two programs of this package, and on GPUs
+//! `xtask gpu-run` (`--executor cuda`). A new backend is one more row in [`backend::BACKENDS`]: every
+//! test and every measurement of channels runs on each row.
 
 pub mod backend;
 pub mod bench;

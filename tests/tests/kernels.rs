@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 //! The suite's kernels compile for GPUs too: with NVRTC for each architecture of
 //! `MSCCLPP_GPU_ARCHS`, and without a warning with a second host compiler. (The first one builds
-//! them into the suite.)
+//! them into the suite.) So does a file that was written for MSCCL++.
 
 use std::error::Error;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -61,29 +62,80 @@ fn kernels_compile_with_clang() {
     }
 }
 
-#[test]
-fn kernels_compile_with_nvrtc() -> Result<(), Box<dyn Error>> {
+/// Compiles programs with NVRTC for each of so many architectures.
+fn nvrtc(test: &str, programs: &[Program], most: usize) -> Result<(), Box<dyn Error>> {
     let nvrtc = match Nvrtc::load() {
         Ok(nvrtc) => nvrtc,
         Err(error) => {
-            println!("SKIP kernels_compile_with_nvrtc: {error}");
+            println!("SKIP {test}: {error}");
             return Ok(());
         }
     };
     let supported = nvrtc.archs()?;
-    for arch in Arch::from_env()? {
+    for arch in Arch::from_env()?.into_iter().take(most) {
         if !supported.contains(&arch.number()) {
-            println!("SKIP kernels_compile_with_nvrtc sm_{arch}: not known to this NVRTC");
+            println!("SKIP {test} sm_{arch}: not known to this NVRTC");
             continue;
         }
-        for file in files("cpp") {
-            let mut program = Program::new(name(&file), fs::read_to_string(&file)?);
-            for header in files("hpp") {
-                program = program.header(name(&header), fs::read_to_string(&header)?);
-            }
-            let compiled = nvrtc.compile(&program, &Target::Cubin(arch.clone()))?;
-            assert!(compiled.log.is_empty(), "{}: {}", name(&file), compiled.log);
+        for program in programs {
+            let compiled = nvrtc.compile(program, &Target::Cubin(arch.clone()))?;
+            assert!(compiled.log.is_empty(), "{program:?}: {}", compiled.log);
         }
     }
     Ok(())
+}
+
+#[test]
+fn kernels_compile_with_nvrtc() -> Result<(), Box<dyn Error>> {
+    let programs = files("cpp").into_iter().map(|file| {
+        let program = Program::new(name(&file), fs::read_to_string(&file)?);
+        files("hpp").iter().try_fold(program, |program, header| {
+            Ok(program.header(name(header), fs::read_to_string(header)?))
+        })
+    });
+    let programs: Vec<_> = programs.collect::<io::Result<_>>()?;
+    nvrtc("kernels_compile_with_nvrtc", &programs, usize::MAX)
+}
+
+/// A user's file with MSCCL++'s names.
+const COMPAT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/compat/port_channel_user.cu");
+
+#[test]
+fn a_file_for_mscclpp_compiles_with_nvrtc() -> Result<(), Box<dyn Error>> {
+    let program = Program::new("port_channel_user.cu", fs::read_to_string(COMPAT)?);
+    // What is looked at, names and types, is the same for all.
+    nvrtc("a_file_for_mscclpp_compiles_with_nvrtc", &[program], 1)
+}
+
+#[test]
+fn a_file_for_mscclpp_compiles_with_nvcc() -> Result<(), Box<dyn Error>> {
+    let nvcc = std::env::var_os("NVCC").unwrap_or_else(|| "nvcc".into());
+    let version = Command::new(&nvcc)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status();
+    if let Err(error) = version {
+        println!("SKIP a_file_for_mscclpp_compiles_with_nvcc: nvcc: {error}");
+        return Ok(());
+    }
+    let object = tempfile::tempdir()?;
+    for arch in Arch::from_env()? {
+        let output = Command::new(&nvcc)
+            .args(["-std=c++17", "-c", COMPAT, "-I", INCLUDE, "-o"])
+            .arg(object.path().join("user.o"))
+            .arg(format!("-arch=sm_{arch}"))
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "sm_{arch}: {text}");
+    }
+    Ok(())
+}
+
+/// The kernels that measure posts need a GPU, so they are compiled for GPUs alone.
+#[test]
+fn kernels_of_gpus_compile_with_nvrtc() -> Result<(), Box<dyn Error>> {
+    let read = |name: &str| fs::read_to_string(Path::new(KERNELS).join("cuda").join(name));
+    let program = Program::new("post.cu", read("post.cu")?);
+    let program = program.header("measure.hpp", read("measure.hpp")?);
+    nvrtc("kernels_of_gpus_compile_with_nvrtc", &[program], usize::MAX)
 }

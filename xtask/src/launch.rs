@@ -192,6 +192,7 @@ pub struct Launch {
     ranks: usize,
     program: OsString,
     args: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
     limits: Limits,
 }
 
@@ -202,6 +203,7 @@ impl Launch {
             ranks,
             program: program.into(),
             args: Vec::new(),
+            environment: Vec::new(),
             limits: Limits::default(),
         }
     }
@@ -210,6 +212,13 @@ impl Launch {
     #[must_use]
     pub fn args<S: Into<OsString>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets a variable of the environment, the same for all ranks.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.environment.push((name.into(), value.into()));
         self
     }
 
@@ -271,6 +280,7 @@ impl Launch {
     fn command(&self, rank: usize, rendezvous: &Rendezvous) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.args);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         forget_outer_job(&mut command);
         let number = |value: usize| OsString::from(value.to_string());
         command

@@ -22,6 +22,7 @@
 pub mod bench;
 pub mod check;
 pub mod cli;
+pub mod gpu;
 pub mod launch;
 pub mod loom;
 pub mod mpi;

@@ -166,7 +166,7 @@ fn draw(
         let points = reference.iter().map(|(x, value)| (*x as f64, *value));
         chart
             .draw_series(LineSeries::new(points, REFERENCE.stroke_width(1)).point_size(2))?
-            .label("plain TCP, same run")
+            .label("the reference, same run")
             .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], REFERENCE));
     }
     chart
@@ -201,7 +201,12 @@ mod tests {
             ["bidirectional-bandwidth.svg", "ping-pong-round-trip.svg"]
         );
         let text = fs::read_to_string(plots.join(&names[0])).unwrap();
-        for word in ["GB/s", "proxy-ethernet, cpu, 1 queue", "plain TCP", "1 MiB"] {
+        for word in [
+            "GB/s",
+            "proxy-ethernet, cpu, 1 queue",
+            "the reference",
+            "1 MiB",
+        ] {
             assert!(text.contains(word), "{word}");
         }
     }

@@ -11,12 +11,13 @@ use serde::Deserialize;
 pub const SCHEMA: u32 = 1;
 
 /// Every backend that a row may name.
-pub const BACKENDS: [&str; 5] = [
+pub const BACKENDS: [&str; 6] = [
     "proxy-ethernet",
     "proxy-ipc",
     "proxy-ib-host",
     "proxy-ib-host-no-atomic",
     "gpu-initiated",
+    "gpu-initiated-host-queue",
 ];
 
 /// A file.
@@ -55,8 +56,11 @@ pub struct Row {
     pub median: f64,
     /// A tenth of the samples are at least this.
     pub p90: f64,
-    /// The same by plain TCP in the same run, in the same unit.
+    /// The same by the reference in the same run, in the same unit.
     pub reference: Option<f64>,
+    /// What the reference is; plain TCP where older reports do not say.
+    #[serde(default)]
+    pub reference_name: Option<String>,
 }
 
 impl Report {

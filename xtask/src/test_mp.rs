@@ -39,7 +39,8 @@ pub enum Profile {
 }
 
 impl Profile {
-    fn name(self) -> &'static str {
+    /// As the suite calls it.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Quick => "quick",
             Self::Full => "full",

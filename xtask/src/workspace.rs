@@ -17,7 +17,7 @@ pub const SUITE: &str = "mscclpp-conformance";
 
 /// Features that are off by default and on for tests and checks, wherever a
 /// member has them. None of them needs anything installed.
-const TEST_FEATURES: [&str; 2] = ["host-executor", "nvrtc"];
+const TEST_FEATURES: [&str; 3] = ["cuda", "host-executor", "nvrtc"];
 
 /// A member of the workspace.
 #[derive(Clone, Debug)]
@@ -28,6 +28,15 @@ pub struct Package {
     pub directory: PathBuf,
     /// Its features.
     pub features: Vec<String>,
+    /// Its test programs.
+    pub tests: Vec<String>,
+}
+
+impl Package {
+    /// Whether it has a test program of this name.
+    pub fn has_test(&self, name: &str) -> bool {
+        self.tests.iter().any(|test| test == name)
+    }
 }
 
 /// The workspace that the current directory belongs to.
@@ -60,6 +69,9 @@ impl Workspace {
                     name: package.name.to_string(),
                     directory: package.manifest_path.parent()?.into(),
                     features: package.features.keys().cloned().collect(),
+                    tests: (package.targets.iter().filter(|target| target.is_test()))
+                        .map(|target| target.name.clone())
+                        .collect(),
                 })
             })
             .collect();
@@ -78,14 +90,19 @@ impl Workspace {
         command
     }
 
+    /// The features of a member that tests want.
+    pub fn test_features_of(&self, package: &Package) -> Vec<String> {
+        let wanted = |feature: &&String| TEST_FEATURES.contains(&feature.as_str());
+        package.features.iter().filter(wanted).cloned().collect()
+    }
+
     /// Arguments for cargo that turn on the features that tests want.
     pub fn test_features(&self) -> Vec<String> {
-        let wanted = |feature: &&String| TEST_FEATURES.contains(&feature.as_str());
         let names: Vec<String> = self
             .packages
             .iter()
             .flat_map(|package| {
-                let features = package.features.iter().filter(wanted);
+                let features = self.test_features_of(package).into_iter();
                 features.map(|feature| format!("{}/{feature}", package.name))
             })
             .collect();

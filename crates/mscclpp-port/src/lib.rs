@@ -293,7 +293,7 @@ pub use endpoint::{Endpoint, EndpointConfig};
 pub use error::{Error, ErrorCode, Result};
 pub use fifo::{DEFAULT_FIFO_SIZE, Fifo};
 pub use gpu_net_io_service::{GpuNetIoConfig, GpuNetIoService, QueueCounts};
-pub use gpu_queue::{Hca, IbConfig, IbMode};
+pub use gpu_queue::{Hca, IbConfig, IbMode, QueuePlacement};
 pub use memory::{Access, MemoryOptions, RegisteredMemory};
 pub use mlx5_queue::Syndrome;
 pub use mscclpp_device::abi::{QueueForm, SignalMode, Status, StatusWord};

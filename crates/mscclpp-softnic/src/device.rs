@@ -16,7 +16,8 @@ use crate::event::Event;
 use crate::fault::{ControlOperation, FaultPlan};
 use crate::handles::{CompletionQueue, DoorbellPage, ProtectionDomain};
 use crate::link::{LinkEnd, LinkStream};
-use crate::memory::MemoryRange;
+use crate::memory::{HostBuffer, HostMemory, MemoryRange};
+use crate::shell::Registers;
 use crate::time::Time;
 use crate::violation::Violation;
 
@@ -191,11 +192,34 @@ impl Device {
     /// # Errors
     /// [`Error::Limit`], [`Error::Refused`].
     pub fn allocate_doorbell_page(&self) -> Result<DoorbellPage, Error> {
+        self.allocate_doorbell_page_in(HostBuffer::new(DoorbellPage::BYTES as usize).range())
+    }
+
+    /// The same in memory of the caller's choice: a GPU, say, may have to be
+    /// told of a page before its threads can store to it. `page` is zeroed and
+    /// [`HostMemory`]; its first [`DoorbellPage::BYTES`] bytes are the NIC's
+    /// alone until the last handle is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Range`] for other memory, a page that is too short or not
+    /// aligned to 8 bytes; [`Error::Limit`], [`Error::Refused`].
+    pub fn allocate_doorbell_page_in(&self, page: MemoryRange) -> Result<DoorbellPage, Error> {
+        const WHAT: &str = "doorbell page";
+        check_range(WHAT, &page, DoorbellPage::BYTES, 8)?;
+        let register = page.slice(Registers::OFFSET, 8);
+        let Some(register) = register.filter(HostMemory::has) else {
+            return Err(Error::Range {
+                what: WHAT,
+                address: page.address(),
+                length: page.len(),
+                requirement: "not the host's memory",
+            });
+        };
         self.inner().admit(ControlOperation::AllocateDoorbellPage)?;
         let mut shell = self.inner().lock();
         shell.room("doorbell pages", shell.nic.counters().live.doorbell_pages)?;
         let number = shell.nic.add_page();
-        let registers = shell.add_registers(number);
+        let registers = shell.add_registers(number, register);
         drop(shell);
         Ok(DoorbellPage::new(self.clone(), number, registers))
     }

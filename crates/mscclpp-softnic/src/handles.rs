@@ -285,6 +285,9 @@ impl Drop for PageOwner {
 }
 
 impl DoorbellPage {
+    /// Bytes of a page.
+    pub const BYTES: u64 = 4096;
+
     pub(crate) fn new(device: Device, number: u32, registers: Arc<Registers>) -> Self {
         Self(Arc::new(PageOwner {
             device,
@@ -310,9 +313,9 @@ impl DoorbellPage {
     }
 
     /// The register, for posters that store to it: 8 bytes at offset 0x800 of
-    /// a page that lives as long as this handle.
+    /// a page that lives as long as this handle and what it returns.
     pub fn register(&self) -> MemoryRange {
-        self.0.registers.memory.slice(Registers::OFFSET, 8)
+        self.0.registers.register.clone()
     }
 }
 

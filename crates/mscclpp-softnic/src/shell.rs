@@ -7,24 +7,25 @@ use std::sync::{Arc, Weak};
 use crate::error::Error;
 use crate::event::{Event, EventQueue};
 use crate::link::{LinkEnd, READ};
-use crate::memory::{HostBuffer, HostMemory, MemoryRange, NicMemory, Submitted};
+use crate::memory::{HostMemory, MemoryRange, NicMemory, Submitted};
 use crate::nic::{Effect, Nic, Place, SpaceId, Start};
 
 /// The register of a doorbell page, in the first 8 bytes of which device code
 /// without a call stores.
 pub(crate) struct Registers {
-    pub(crate) page: u32,
-    pub(crate) memory: HostBuffer,
+    page: u32,
+    /// 8 bytes of the host's memory.
+    pub(crate) register: MemoryRange,
 }
 
 impl Registers {
     /// Where the register is in its page (mlx5: the UAR's doorbell).
-    pub(crate) const OFFSET: usize = 0x800;
+    pub(crate) const OFFSET: u64 = 0x800;
 
     /// What was stored since the last look, if anything. A doorbell is never
     /// all zeroes: no queue pair has number 0.
     fn take(&self) -> Option<[u8; 8]> {
-        let value = self.memory.take_u64(Self::OFFSET);
+        let value = HostMemory::take_word(&self.register);
         (value != 0).then(|| value.to_ne_bytes())
     }
 }
@@ -90,11 +91,9 @@ impl Shell {
         Ok(())
     }
 
-    pub(crate) fn add_registers(&mut self, page: u32) -> Arc<Registers> {
-        let registers = Arc::new(Registers {
-            page,
-            memory: HostBuffer::new(4096),
-        });
+    /// `register` are 8 bytes of the host's memory, aligned.
+    pub(crate) fn add_registers(&mut self, page: u32, register: MemoryRange) -> Arc<Registers> {
+        let registers = Arc::new(Registers { page, register });
         self.registers
             .retain(|registers| registers.strong_count() > 0);
         self.registers.push(Arc::downgrade(&registers));

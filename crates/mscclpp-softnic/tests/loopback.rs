@@ -3,8 +3,11 @@
 
 mod support;
 
+use std::time::{Duration, Instant};
+
 use mlx5_queue::*;
 use mscclpp_softnic::*;
+use support::slow_memory::SlowMemory;
 use support::*;
 
 #[test]
@@ -246,6 +249,35 @@ fn a_thread_of_its_own_serves_plain_stores_to_the_register() {
 }
 
 #[test]
+fn a_doorbell_page_may_lie_in_memory_of_the_caller() {
+    let rig = Rig::new(DeviceConfig::default(), &Setup::default());
+    let buffer = HostBuffer::new(2 * 4096);
+    let page = |offset, length| buffer.range().slice(offset, length).unwrap();
+    let allocate = |page| rig.device.allocate_doorbell_page_in(page);
+    let made = allocate(page(4096, 4096)).unwrap();
+    assert_eq!(made.register().address(), buffer.address() + 4096 + 0x800);
+    // Nobody has such a queue: that it was seen is all.
+    buffer.write_u64(4096 + 0x800, u64::from_ne_bytes([7; 8]));
+    let until = Instant::now() + Duration::from_secs(20);
+    while buffer.read_u64(4096 + 0x800) != 0 {
+        assert!(Instant::now() < until, "the NIC has not seen a doorbell");
+        std::thread::yield_now();
+    }
+
+    let slow = SlowMemory::new(1);
+    let refused = [page(0, 4095), page(4, 4096), slow.range(&buffer)];
+    let pages = rig.device.counters().live.doorbell_pages;
+    for page in refused {
+        let error = allocate(page).map(drop).unwrap_err();
+        assert!(
+            matches!(error, mscclpp_softnic::Error::Range { .. }),
+            "{error}"
+        );
+    }
+    assert_eq!(rig.device.counters().live.doorbell_pages, pages);
+}
+
+#[test]
 fn both_directions_and_many_pairs_run_at_once() {
     let rig = Rig::new(DeviceConfig::default(), &Setup::default());
     let setup = Setup::default();
@@ -274,7 +306,7 @@ fn both_directions_and_many_pairs_run_at_once() {
 fn same_inputs_at_same_times_give_the_same_bytes() {
     let run = |seed| {
         let landing = Landing::Scattered {
-            linger: std::time::Duration::from_micros(50),
+            linger: Duration::from_micros(50),
         };
         let network = NetworkConfig {
             loss: 0.05,

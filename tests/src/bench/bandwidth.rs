@@ -27,9 +27,9 @@ fn sizes(context: &Context) -> &'static [u64] {
     )
 }
 
-fn plan(context: &Context, bytes: u64) -> Plan {
-    let profile = context.profile();
-    Plan::for_bytes(
+fn plan(session: &Session<'_>, bytes: u64) -> Plan {
+    let profile = session.context().profile();
+    session.plan(
         bytes,
         profile.pick(300, 500),
         profile.pick(64 << 20, 128 << 20),
@@ -68,7 +68,7 @@ pub(super) fn stream(session: &mut Session<'_>, suite: &'static str) -> anyhow::
         session.progress(suite, metric, Some(bytes));
         let deadline = session.context().deadline();
         let samples = session.sample(
-            plan(session.context(), bytes),
+            plan(session, bytes),
             |_, iterations| {
                 let channel = link.channel.clone();
                 Stream {
@@ -80,7 +80,7 @@ pub(super) fn stream(session: &mut Session<'_>, suite: &'static str) -> anyhow::
                 .launch()?
                 .finish(deadline)
             },
-            |tcp, iterations| tcp.stream(bytes, iterations),
+            |reference, iterations| reference.stream(bytes, iterations),
         )?;
         holds(&buffer, 0, 0, bytes)?;
         let row = Row {
@@ -110,7 +110,7 @@ pub(super) fn bidirectional(
         session.progress(suite, metric, Some(bytes));
         let deadline = session.context().deadline();
         let samples = session.sample(
-            plan(session.context(), bytes),
+            plan(session, bytes),
             |_, iterations| {
                 let channel = link.channel.clone();
                 Bidirectional {
@@ -122,7 +122,7 @@ pub(super) fn bidirectional(
                 .launch()?
                 .finish(deadline)
             },
-            |tcp, iterations| tcp.duplex(bytes, iterations),
+            |reference, iterations| reference.duplex(bytes, iterations),
         )?;
         let other = 1 - rank as u64;
         holds(&buffer, other * bytes, other, bytes)?;
@@ -161,7 +161,7 @@ pub(super) fn queues(
         let deadline = session.context().deadline();
         let total = bytes * u64::from(queues);
         let samples = session.sample(
-            plan(session.context(), total),
+            plan(session, total),
             |_, iterations| {
                 let channels = channels.clone();
                 Queues {
@@ -173,7 +173,7 @@ pub(super) fn queues(
                 .launch()?
                 .finish(deadline)
             },
-            |tcp, iterations| tcp.duplex(bytes, iterations * u64::from(queues)),
+            |reference, iterations| reference.duplex(bytes, iterations * u64::from(queues)),
         )?;
         for (queue, buffer) in incoming.iter().enumerate() {
             holds(buffer, 0, seed(1 - rank, queue as u32), bytes)?;

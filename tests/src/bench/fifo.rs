@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::ensure;
 use mscclpp_port::{DEFAULT_FIFO_SIZE, Proxy, ProxyHandlerResult};
 
+use crate::backend::Executor;
 use crate::harness::Context;
 use crate::kernels::FifoPush;
 
@@ -14,8 +15,16 @@ use super::row::Row;
 
 /// One producer, one handler that looks at each trigger; from the first push until the last trigger
 /// was handled.
-pub(super) fn fifo(context: &Context, suite: &'static str) -> anyhow::Result<Vec<Row>> {
-    let (count, samples) = context.profile().pick((2_000_000, 11), (5_000_000, 31));
+pub(super) fn fifo(
+    context: &Context,
+    executor: Executor,
+    suite: &'static str,
+) -> anyhow::Result<Vec<Row>> {
+    let (count, samples) = match executor {
+        Executor::Host => context.profile().pick((2_000_000, 11), (5_000_000, 31)),
+        // A push takes a GPU's thread a microsecond or two.
+        Executor::Cuda => context.profile().pick((100_000, 11), (300_000, 31)),
+    };
     let handled = Arc::new(AtomicU64::new(0));
     let wrong = Arc::new(AtomicU64::new(0));
     let handler = {
@@ -30,12 +39,15 @@ pub(super) fn fifo(context: &Context, suite: &'static str) -> anyhow::Result<Vec
             ProxyHandlerResult::Continue
         }
     };
+    let device = executor.device(0);
     let proxy = Arc::new(Proxy::new(DEFAULT_FIFO_SIZE, handler)?);
+    proxy.bind(device)?;
     proxy.start()?;
     let push = || {
         FifoPush {
             proxy: Arc::clone(&proxy),
             count,
+            device,
         }
         .launch(1)?
         .finish(context.deadline())
@@ -59,7 +71,7 @@ pub(super) fn fifo(context: &Context, suite: &'static str) -> anyhow::Result<Vec
         suite,
         backend: None,
         provider: None,
-        executor: Some("host"),
+        executor: Some(executor.name()),
         bytes: Some(16),
         queues: Some(1),
         metric: "push to handler",
@@ -68,6 +80,7 @@ pub(super) fn fifo(context: &Context, suite: &'static str) -> anyhow::Result<Vec
         median: 0.0,
         p90: 0.0,
         reference: None,
+        reference_name: None,
     };
     Ok(vec![row.with(&rates, &[])?])
 }

@@ -1,14 +1,23 @@
 // SPDX-License-Identifier: MIT
 //! How fast processes find each other.
 
+use crate::backend::Executor;
 use crate::cases::join_seconds;
 use crate::harness::Context;
 
 use super::row::Row;
 
 /// Processes of one machine, from the first start to the last that has joined.
-pub(super) fn join(context: &Context, suite: &'static str) -> anyhow::Result<Vec<Row>> {
+pub(super) fn join(
+    context: &Context,
+    executor: Executor,
+    suite: &'static str,
+) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
+    if executor != Executor::Host {
+        // No kernel takes part.
+        return Ok(rows);
+    }
     for (ranks, metric) in [(8, "8 processes join"), (64, "64 processes join")] {
         let samples = (0..context.profile().pick(3, 7))
             .map(|_| join_seconds(ranks, context.deadline()))
@@ -26,6 +35,7 @@ pub(super) fn join(context: &Context, suite: &'static str) -> anyhow::Result<Vec
             median: 0.0,
             p90: 0.0,
             reference: None,
+            reference_name: None,
         };
         rows.push(row.with(&samples, &[])?);
     }

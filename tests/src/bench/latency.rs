@@ -5,7 +5,7 @@ use crate::kernels::{PacketPingPong, PingPong};
 
 use super::microseconds;
 use super::row::Row;
-use super::session::{Plan, Session};
+use super::session::Session;
 
 /// Upstream's PingPongPerf, at more sizes, and without the flush that is most of it.
 pub(super) fn ping_pong(
@@ -45,7 +45,7 @@ pub(super) fn ping_pong(
             answers_last: true,
         };
         let deadline = session.context().deadline();
-        let plan = Plan::for_bytes(bytes, profile.pick(300, 1000), 16 << 20);
+        let plan = session.plan(bytes, profile.pick(300, 1000), 16 << 20);
         for (flush, metric) in [(false, "round trip"), (true, "round trip with flush")] {
             session.progress(suite, metric, Some(bytes));
             let samples = session.sample(
@@ -59,7 +59,7 @@ pub(super) fn ping_pong(
                     .launch(1)?
                     .finish(deadline)
                 },
-                |tcp, iterations| tcp.echo(bytes, iterations),
+                |reference, iterations| reference.echo(bytes, iterations),
             )?;
             let row = Row {
                 bytes: Some(bytes),
@@ -115,12 +115,12 @@ pub(super) fn packets(session: &mut Session<'_>, suite: &'static str) -> anyhow:
             .finish(deadline)
         };
         session.progress(suite, "half trip", Some(bytes));
-        let plan = Plan::for_bytes(bytes, profile.pick(1000, 2000), 16 << 20);
+        let plan = session.plan(bytes, profile.pick(1000, 2000), 16 << 20);
         let samples = session.sample(
             plan,
             |_, iterations| run(iterations, false),
             // An echo is two half trips.
-            |tcp, iterations| tcp.echo(bytes, iterations.div_ceil(2)),
+            |reference, iterations| reference.echo(bytes, iterations.div_ceil(2)),
         )?;
         run(4, true)?;
         let row = Row {

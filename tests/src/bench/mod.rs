@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: MIT
-//! Latency, bandwidth and posting rate between ranks 0 and 1, beside plain TCP in the same run.
+//! Latency, bandwidth and posting rate between ranks 0 and 1, beside plain TCP or plain copies between
+//! GPUs in the same run.
 //!
 //! Every figure has a reference that moves the same bytes between the same processes, measured in
 //! turns with it. Payload is checked outside of the time.
 
+#[cfg(feature = "cuda")]
+mod aligned;
 mod bandwidth;
 mod fifo;
 mod host;
 mod join;
 mod latency;
 mod options;
+#[cfg(feature = "cuda")]
+mod peer_copy;
+mod posting;
 mod reference;
 mod row;
 mod session;
@@ -18,14 +24,15 @@ mod stats;
 
 use std::time::Duration;
 
-use crate::backend::{BACKENDS, Setup};
+use crate::backend::{Executor, Setup};
 use crate::fixture::Fixture;
 use crate::harness::Context;
 
 pub use options::Options;
+pub use posting::posting;
 pub use row::{Row, table, write_json};
 
-use reference::Tcp;
+use reference::Reference;
 use session::Session;
 
 /// A suite: its name, what it measures on a backend.
@@ -41,7 +48,7 @@ enum Measure {
     /// Once for each backend, by ranks 0 and 1.
     Channels(fn(&mut Session<'_>, &'static str) -> anyhow::Result<Vec<Row>>),
     /// Once, by rank 0.
-    Alone(fn(&Context, &'static str) -> anyhow::Result<Vec<Row>>),
+    Alone(fn(&Context, Executor, &'static str) -> anyhow::Result<Vec<Row>>),
 }
 
 /// Every suite, in the order in which they run.
@@ -92,21 +99,22 @@ pub const SUITES: [Suite; 11] = [
     },
 ];
 
-/// Runs the suites of this name, or all. All ranks of the context call it; rank 0 gets the rows.
-pub fn run(context: &Context, suite: Option<&str>) -> anyhow::Result<Vec<Row>> {
+/// Runs the suites of this name, or all, with one executor. All ranks of the context call it; rank 0
+/// gets the rows.
+pub fn run(context: &Context, executor: Executor, suite: Option<&str>) -> anyhow::Result<Vec<Row>> {
     let selected = |candidate: &&Suite| suite.is_none_or(|name| name == candidate.name);
     let mut rows = Vec::new();
-    for backend in BACKENDS {
-        if let Some(obstacle) = (backend.obstacle)() {
+    for (_, backend) in executor.backends() {
+        let obstacles = context.exchange((backend.obstacle)(context))?;
+        if let Some(obstacle) = obstacles.into_iter().flatten().next() {
             if context.rank() == 0 {
-                eprintln!("{}: not on this machine: {obstacle}", backend.name);
+                eprintln!("SKIP {} ({}): {obstacle}", backend.name, executor.name());
             }
             continue;
         }
         let fixture = Fixture::with(context, backend, &Setup::default())?;
-        let ip = fixture.communicator.bootstrap().local_ip();
-        let tcp = Tcp::new(context, ip, context.profile().pick(16 << 20, 128 << 20))?;
-        let mut session = Session { fixture, tcp };
+        let reference = Reference::of(&fixture, context.profile().pick(16 << 20, 128 << 20))?;
+        let mut session = Session { fixture, reference };
         for suite in SUITES.iter().filter(selected) {
             if let Measure::Channels(measure) = suite.measure {
                 rows.extend(measure(&mut session, suite.name)?);
@@ -118,7 +126,7 @@ pub fn run(context: &Context, suite: Option<&str>) -> anyhow::Result<Vec<Row>> {
         if let Measure::Alone(measure) = suite.measure {
             if context.rank() == 0 {
                 eprintln!("{}", suite.name);
-                rows.extend(measure(context, suite.name)?);
+                rows.extend(measure(context, executor, suite.name)?);
             }
             context.meet()?;
         }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Parser;
 
 use super::SUITES;
+use crate::backend::Executor;
 
 /// Latency, bandwidth and posting rate between two ranks, beside plain TCP
 #[derive(Clone, Debug, Parser)]
@@ -19,6 +20,15 @@ pub struct Options {
     #[arg(long, value_name = "NAME", value_parser = SUITES.map(|suite| suite.name))]
     pub suite: Option<String>,
 
+    /// What runs kernels
+    #[arg(long, value_enum, default_value = "host")]
+    pub executor: Executor,
+
+    /// With `--executor cuda --suite post`: measure the device functions of this checkout of GPUNetIO
+    /// too; nvcc has to be there
+    #[arg(long, value_name = "DIR")]
+    pub gpunetio_dir: Option<PathBuf>,
+
     /// Write the report here
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -26,4 +36,11 @@ pub struct Options {
     /// Play a part in a job that the benchmark started; not for use by hand
     #[arg(long, hide = true)]
     pub child: Option<String>,
+}
+
+impl Options {
+    /// Whether it is the cost of a post on a GPU that is to be measured, which needs no ranks.
+    pub fn is_posting(&self) -> bool {
+        self.executor == Executor::Cuda && self.suite.as_deref() == Some("post")
+    }
 }

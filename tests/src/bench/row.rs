@@ -34,8 +34,10 @@ pub struct Row {
     pub median: f64,
     /// A tenth of the samples are at least this.
     pub p90: f64,
-    /// The median of the same by plain TCP, in the same unit.
+    /// The median of the reference, in the same unit.
     pub reference: Option<f64>,
+    /// What the reference is; none if there is none.
+    pub reference_name: Option<&'static str>,
 }
 
 impl Row {
@@ -44,6 +46,9 @@ impl Row {
         let summary = Summary::of(samples).context("no samples")?;
         (self.p10, self.median, self.p90) = (summary.p10, summary.median, summary.p90);
         self.reference = Summary::of(reference).map(|summary| summary.median);
+        if self.reference.is_none() {
+            self.reference_name = None;
+        }
         Ok(self)
     }
 
@@ -83,12 +88,22 @@ const HEAD: [&str; 10] = [
     "plain TCP",
     "ratio",
 ];
+/// The column of the reference, which the head names if it is one for all rows.
+const REFERENCE: usize = 8;
 /// Columns of words; the others are numbers.
 const WORDS: [usize; 3] = [0, 1, 4];
 
 /// The rows as a table with a head.
 pub fn table(rows: &[Row]) -> String {
     let mut lines = vec![HEAD.map(str::to_owned)];
+    let mut names: Vec<&str> = rows.iter().filter_map(|row| row.reference_name).collect();
+    names.sort_unstable();
+    names.dedup();
+    match names[..] {
+        [] => {}
+        [name] => lines[0][REFERENCE] = name.to_owned(),
+        _ => lines[0][REFERENCE] = "reference".to_owned(),
+    }
     for row in rows {
         let number = |value: f64| match value {
             v if v >= 1000.0 => format!("{v:.0}"),
@@ -105,7 +120,10 @@ pub fn table(rows: &[Row]) -> String {
             number(row.p10),
             number(row.median),
             number(row.p90),
-            or_dash(row.reference.map(number)),
+            or_dash(row.reference.map(|value| match row.reference_name {
+                Some(name) if names.len() > 1 => format!("{} {name}", number(value)),
+                _ => number(value),
+            })),
             or_dash(row.ratio().map(|ratio| format!("{ratio:.2}"))),
         ]);
     }
@@ -167,6 +185,7 @@ mod tests {
             median: 0.0,
             p90: 0.0,
             reference: None,
+            reference_name: Some("plain TCP"),
         };
         row.with(&[90.0, 100.0, 110.0], &[50.0]).unwrap()
     }
@@ -197,6 +216,7 @@ mod tests {
             "median",
             "p90",
             "reference",
+            "reference_name",
         ];
         expected.sort_unstable();
         assert_eq!(fields, expected);
@@ -213,6 +233,18 @@ mod tests {
             "{text}"
         );
         assert_eq!(lines[0].chars().count(), lines[2].chars().count(), "{text}");
+        assert!(lines[0].contains("plain TCP"), "{text}");
+    }
+
+    #[test]
+    fn references_of_several_kinds_are_told_apart() {
+        let other = Row {
+            reference_name: Some("CUDA copy"),
+            ..row()
+        };
+        let text = table(&[row(), other]);
+        assert!(text.contains("50.0 plain TCP") && text.contains("50.0 CUDA copy"));
+        assert!(text.lines().next().unwrap().contains("reference"), "{text}");
     }
 
     #[test]

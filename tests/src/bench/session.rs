@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::fixture::Fixture;
 use crate::harness::Context;
 
-use super::reference::Tcp;
+use super::reference::Reference;
 use super::row::{Row, bytes};
 
 /// How often something is done.
@@ -53,8 +53,8 @@ impl Samples {
 pub(super) struct Session<'a> {
     /// The backend's channels.
     pub(super) fixture: Fixture<'a>,
-    /// The reference's connection.
-    pub(super) tcp: Tcp,
+    /// What moves the same bytes.
+    pub(super) reference: Reference,
 }
 
 impl Session<'_> {
@@ -75,7 +75,7 @@ impl Session<'_> {
             suite,
             backend: Some(name),
             provider: *provider,
-            executor: Some(executor),
+            executor: Some(executor.name()),
             bytes: None,
             queues: Some(1),
             metric,
@@ -84,7 +84,19 @@ impl Session<'_> {
             median: 0.0,
             p90: 0.0,
             reference: None,
+            reference_name: Some(self.reference.name()),
         }
+    }
+
+    /// As [`Plan::for_bytes`], with more in a sample where a launch and the end of a kernel would
+    /// else be much of it.
+    pub(super) fn plan(&self, bytes: u64, most: u64, volume: u64) -> Plan {
+        let more = match self.reference {
+            Reference::Tcp(_) => 1,
+            #[cfg(feature = "cuda")]
+            Reference::PeerCopy(_) => 32,
+        };
+        Plan::for_bytes(bytes, most * more.min(4), volume * more)
     }
 
     /// Takes samples in turns: ours, the reference, ours... Both ranks call it. The two functions
@@ -93,14 +105,14 @@ impl Session<'_> {
         &mut self,
         plan: Plan,
         mut ours: impl FnMut(&Fixture<'_>, u64) -> anyhow::Result<Duration>,
-        mut reference: impl FnMut(&mut Tcp, u64) -> anyhow::Result<Duration>,
+        mut reference: impl FnMut(&mut Reference, u64) -> anyhow::Result<Duration>,
     ) -> anyhow::Result<Samples> {
         let mut samples = Samples {
             ours: Vec::new(),
             reference: Vec::new(),
         };
         ours(&self.fixture, plan.warm_up)?;
-        reference(&mut self.tcp, plan.warm_up)?;
+        reference(&mut self.reference, plan.warm_up)?;
         for _ in 0..plan.samples {
             self.fixture.meet()?;
             let took = ours(&self.fixture, plan.iterations)?;
@@ -108,7 +120,7 @@ impl Session<'_> {
                 .ours
                 .push(took.as_secs_f64() / plan.iterations as f64);
             self.fixture.meet()?;
-            let took = reference(&mut self.tcp, plan.iterations)?;
+            let took = reference(&mut self.reference, plan.iterations)?;
             samples
                 .reference
                 .push(took.as_secs_f64() / plan.iterations as f64);

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Parser;
-use mscclpp_bootstrap::{Bootstrap as _, Deadline, TcpBootstrap};
-use mscclpp_conformance::bench::{LIMIT, Options, run, table, write_json};
+use mscclpp_bootstrap::{Bootstrap as _, Deadline, TcpBootstrap, launcher};
+use mscclpp_conformance::bench::{LIMIT, Options, posting, run, table, write_json};
 use mscclpp_conformance::cases;
 use mscclpp_conformance::harness::{Context, Profile};
 use tracing_subscriber::EnvFilter;
@@ -23,13 +23,27 @@ fn main() -> ExitCode {
     if let Some(part) = &options.child {
         return cases::play(part);
     }
-    match measure(&options) {
+    let measured = if options.is_posting() {
+        post(&options)
+    } else {
+        measure(&options)
+    };
+    match measured {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Alone: if a launcher has started several, the first one does it.
+fn post(options: &Options) -> anyhow::Result<()> {
+    if launcher::detect()?.is_some_and(|launched| launched.rank != 0) {
+        return Ok(());
+    }
+    let (checkout, json) = (options.gpunetio_dir.as_deref(), options.json.as_deref());
+    posting(options.quick, checkout, json)
 }
 
 fn measure(options: &Options) -> anyhow::Result<()> {
@@ -46,7 +60,7 @@ fn measure(options: &Options) -> anyhow::Result<()> {
     };
     if rank < 2 {
         let context = Context::of_job(bootstrap.clone(), Deadline::after(LIMIT)).with(2, profile);
-        let rows = run(&context, options.suite.as_deref())?;
+        let rows = run(&context, options.executor, options.suite.as_deref())?;
         if rank == 0 {
             println!("\n{}", table(&rows));
             if let Some(path) = &options.json {

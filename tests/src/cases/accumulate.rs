@@ -16,10 +16,17 @@ use crate::kernels::{Accumulate, Call, FanIn, Steps};
 const OPERAND: i64 = 3 * (1 << 32) + 7;
 
 pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
+    let suffix = backend.suffix;
     if !backend.accumulate {
+        registry
+            .add_on(
+                backend,
+                format!("PortChannelOneToOneTest.Accumulate{suffix}IsRefused"),
+                is_refused,
+            )
+            .ranks(2, 2);
         return;
     }
-    let suffix = backend.suffix;
     registry
         .add_on(
             backend,
@@ -127,6 +134,30 @@ fn rejects(context: &Context, backend: &'static Backend) -> TestResult {
     fixture.meet()?;
     let words = (buffer.load_u64(0)?, buffer.load_u64(8)?);
     ensure!(words == (0, 1), "the words are {words:?}");
+    fixture.meet()
+}
+
+/// Where peers cannot add, the host is told at once and a kernel by its flush.
+fn is_refused(context: &Context, backend: &'static Backend) -> TestResult {
+    let fixture = Fixture::new(context, backend)?;
+    let buffer = fixture.buffer(64)?;
+    let link = fixture.pair_in_place(0, &buffer)?;
+    let error = (link.connection.accumulate(&link.remote, 0, 1).err()).context("it is taken")?;
+    ensure!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+    // The connection is none the worse.
+    let exchange = [
+        (0, Call::PutWithSignal(link.first(64))),
+        (0, Call::Wait),
+        (0, Call::Flush),
+    ];
+    Steps::run(&[link.base()], &exchange, context.deadline())?;
+    fixture.meet()?;
+    let calls = [(0, Call::Accumulate(link.dst, 0, 1)), (0, Call::Flush)];
+    let done = Steps::launch(&[link.base()], &calls)?.finish(context.deadline())?;
+    let status = done[1].status()?;
+    // The peer's end fails by its own, and may be heard of first.
+    let ended = matches!(status, Status::QueueError | Status::PeerDown);
+    ensure!(ended, "a flush after an accumulate returns {status:?}");
     fixture.meet()
 }
 

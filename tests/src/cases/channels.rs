@@ -10,7 +10,7 @@ use mscclpp_port::{Error, Host2DeviceSemaphore, PortChannel, RegisteredMemory, S
 use crate::backend::{Backend, Initiator};
 use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
-use crate::kernels::{Call, PingPong, Range, Steps};
+use crate::kernels::{Call, PingPong, Range, Replay, Steps};
 
 pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     let suffix = backend.suffix;
@@ -28,6 +28,7 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     add("EmptyMemories", empty_memories);
     add("RegistrationsOfOtherSizesAndOffsets", offsets);
     add("AddMemoryWhileAKernelRuns", add_while_running);
+    add("ManyLaunches", many_launches);
 }
 
 /// Two channels never consume each other's signals.
@@ -263,5 +264,32 @@ fn add_while_running(context: &Context, backend: &'static Backend) -> TestResult
         buffer.read(0, &mut text)?;
         ensure!(text == *b"last", "found {text:?}");
     }
+    fixture.meet()
+}
+
+/// A kernel whose launches go on with what earlier ones left in device memory.
+pub(super) fn replays(fixture: &Fixture<'_>) -> anyhow::Result<Replay> {
+    let (outgoing, incoming) = (fixture.buffer(16)?, fixture.buffer(16)?);
+    let (out, into) = (fixture.register(&outgoing)?, fixture.register(&incoming)?);
+    Ok(Replay {
+        channel: fixture.pair(0, &out, &into)?.channel,
+        outgoing,
+        incoming,
+        count: fixture.buffer(8)?,
+        rank: fixture.context.rank(),
+    })
+}
+
+/// What a channel counts goes on from launch to launch.
+fn many_launches(context: &Context, backend: &'static Backend) -> TestResult {
+    let launches = context.profile().pick(100, 1000);
+    let fixture = Fixture::new(context, backend)?;
+    let kernel = replays(&fixture)?;
+    context.stage(format!("{launches} launches"));
+    for _ in 0..launches {
+        kernel.launch()?.finish(context.deadline())?;
+    }
+    let count = kernel.count.load_u64(0)?;
+    ensure!(count == launches, "{count} launches instead of {launches}");
     fixture.meet()
 }

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use mscclpp_port::{
-    BasePortChannel, Buffer, Connection, Host2HostSemaphore, MemoryId, RegisteredMemory, Status,
+    BasePortChannel, Buffer, Connection, EndpointConfig, Host2HostSemaphore, MemoryId,
+    RegisteredMemory, Status, TransportKind,
 };
 use tempfile::TempDir;
 
 use super::file_bootstrap::FileBootstrap;
-use crate::backend::{Backend, Setup};
+use crate::backend::{Backend, Executor, Setup};
 use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::{Call, Range, Steps};
@@ -283,9 +284,26 @@ fn host(context: &Context, backend: &'static Backend) -> TestResult {
     let fixture = Fixture::new(context, backend)?;
     let communicator = &fixture.communicator;
     let slices = Slices::new(&fixture)?;
-    let mut pending = Vec::new();
+    // The host waits on memory of its own: where the device is a GPU, over connections of its own,
+    // behind what was flushed.
+    let apart = match backend.executor {
+        Executor::Host => None,
+        Executor::Cuda => Some(EndpointConfig::new(TransportKind::Ethernet)),
+    };
+    let mut connections = Vec::new();
     for pipe in &slices.pipes {
-        pending.push(communicator.build_semaphore(&pipe.connection, pipe.peer, TAG)?);
+        connections.push(match apart {
+            None => None,
+            Some(endpoint) => Some(communicator.connect(endpoint, pipe.peer, TAG + 1)?),
+        });
+    }
+    let mut pending = Vec::new();
+    for (pipe, connection) in slices.pipes.iter().zip(connections) {
+        let connection = match connection {
+            None => pipe.connection.clone(),
+            Some(connection) => connection.get()?,
+        };
+        pending.push(communicator.build_semaphore(&connection, pipe.peer, TAG)?);
     }
     let mut semaphores = Vec::new();
     for semaphore in pending {
@@ -293,6 +311,9 @@ fn host(context: &Context, backend: &'static Backend) -> TestResult {
     }
     for (peer, semaphore) in semaphores.iter().enumerate() {
         slices.write(context, peer)?;
+        if apart.is_some() {
+            slices.pipes[peer].flush(context)?;
+        }
         semaphore.signal()?;
     }
     context.stage("wait for a signal of each peer");

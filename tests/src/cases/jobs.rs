@@ -14,7 +14,7 @@ use mscclpp_bootstrap::{Bootstrap as _, Deadline, Tag, TcpBootstrap};
 use mscclpp_port::{Error, Status};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::backend::{BACKENDS, Backend, Setup};
+use crate::backend::{BACKENDS, Backend, Executor, Setup};
 use crate::fixture::{Fixture, error_of};
 use crate::harness::{Context, Job, Registry, TestResult, published, watch_parent};
 use crate::kernels::{Call, Flood, Steps};
@@ -30,24 +30,9 @@ const CHILD: Duration = Duration::from_secs(90);
 /// How long survivors have to end after a rank was killed.
 const SEEN: Duration = Duration::from_secs(5);
 
-pub(super) fn register(registry: &mut Registry) {
-    for (row, backend) in BACKENDS.iter().enumerate() {
-        for (victim, name) in [(0, "FirstRank"), (2, "ThirdRank")] {
-            registry
-                .add(
-                    format!("KillWait.{name}{}", backend.suffix),
-                    move |context| kill(context, &format!("{KILL_WAIT}:{row}:{victim}"), victim),
-                )
-                .ranks(1, 1)
-                .seconds(90);
-        }
-        let name = format!("KillPost.FirstRank{}", backend.suffix);
-        registry
-            .add(name, move |context| {
-                kill(context, &format!("{KILL_POST}:{row}:0"), 0)
-            })
-            .ranks(1, 1)
-            .seconds(90);
+pub(super) fn register(registry: &mut Registry, executor: Executor) {
+    for (row, backend) in executor.backends() {
+        registry.of(backend, |registry, backend| kills(registry, row, backend));
     }
     registry
         .add("KillWait.Bootstrap", |context| {
@@ -62,6 +47,25 @@ pub(super) fn register(registry: &mut Registry) {
     registry
         .add("JoinTest.SixtyFourProcesses", sixty_four)
         .perf()
+        .ranks(1, 1)
+        .seconds(90);
+}
+
+fn kills(registry: &mut Registry, row: usize, backend: &'static Backend) {
+    for (victim, name) in [(0, "FirstRank"), (2, "ThirdRank")] {
+        registry
+            .add(
+                format!("KillWait.{name}{}", backend.suffix),
+                move |context| kill(context, &format!("{KILL_WAIT}:{row}:{victim}"), victim),
+            )
+            .ranks(1, 1)
+            .seconds(90);
+    }
+    registry
+        .add(
+            format!("KillPost.FirstRank{}", backend.suffix),
+            move |context| kill(context, &format!("{KILL_POST}:{row}:0"), 0),
+        )
         .ranks(1, 1)
         .seconds(90);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! Every rank to every other one at once.
 
-use crate::backend::Backend;
+use crate::backend::{Backend, MANY};
 use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::AllPairs;
@@ -32,7 +32,7 @@ fn all_pairs(context: &Context, backend: &'static Backend) -> TestResult {
         rounds,
         rank: context.rank(),
     }
-    .launch(context.profile().pick(4, 16))?
+    .launch(backend.threads(context.profile().pick(4, 16), MANY))?
     .finish(context.deadline())?;
     fixture.meet()
 }

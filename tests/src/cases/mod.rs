@@ -9,6 +9,7 @@ mod channels;
 mod communicator;
 mod file_bootstrap;
 mod flush;
+mod gpu;
 mod jobs;
 mod large;
 mod lifetime;
@@ -17,35 +18,40 @@ mod packet;
 mod ping_pong;
 mod queue;
 mod service;
+mod stress;
 
-use crate::backend::BACKENDS;
+use crate::backend::Executor;
 use crate::harness::{Registry, Test};
 
 #[cfg(test)]
 pub(crate) use file_bootstrap::FileBootstrap;
 pub use jobs::{join_seconds, play};
 
-/// Every test, in the order in which they run: what others stand on first.
-pub fn all() -> Vec<Test> {
+/// Every test of an executor, in the order in which they run: what others stand on first.
+pub fn all(executor: Executor) -> Vec<Test> {
     let mut registry = Registry::default();
     bootstrap::register(&mut registry);
-    for backend in BACKENDS {
-        communicator::register(&mut registry, backend);
-        ping_pong::register(&mut registry, backend);
-        packet::register(&mut registry, backend);
-        flush::register(&mut registry, backend);
-        accumulate::register(&mut registry, backend);
-        mesh::register(&mut registry, backend);
-        channels::register(&mut registry, backend);
-        bounds::register(&mut registry, backend);
-        large::register(&mut registry, backend);
-        lifetime::register(&mut registry, backend);
-        blocked::register(&mut registry, backend);
-        queue::register(&mut registry, backend);
-        service::register(&mut registry, backend);
+    for (_, backend) in executor.backends() {
+        registry.of(backend, |registry, backend| {
+            communicator::register(registry, backend);
+            ping_pong::register(registry, backend);
+            packet::register(registry, backend);
+            flush::register(registry, backend);
+            accumulate::register(registry, backend);
+            mesh::register(registry, backend);
+            channels::register(registry, backend);
+            bounds::register(registry, backend);
+            large::register(registry, backend);
+            lifetime::register(registry, backend);
+            blocked::register(registry, backend);
+            queue::register(registry, backend);
+            service::register(registry, backend);
+            stress::register(registry, backend);
+            gpu::register(registry, backend);
+        });
     }
     blocked::register_bootstrap(&mut registry);
-    jobs::register(&mut registry);
+    jobs::register(&mut registry, executor);
     registry.into_tests()
 }
 
@@ -55,7 +61,13 @@ mod tests {
 
     #[test]
     fn names_are_a_suite_and_a_test_and_differ() {
-        let mut names: Vec<String> = all().into_iter().map(|test| test.name).collect();
+        for executor in [Executor::Host, Executor::Cuda] {
+            check_names(executor);
+        }
+    }
+
+    fn check_names(executor: Executor) {
+        let mut names: Vec<String> = all(executor).into_iter().map(|test| test.name).collect();
         assert!(
             names.iter().all(|name| name.split('.').count() == 2),
             "{names:?}"

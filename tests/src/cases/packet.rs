@@ -3,7 +3,7 @@
 
 use anyhow::Context as _;
 
-use crate::backend::{Backend, Setup};
+use crate::backend::{Backend, MANY, Setup};
 use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::PacketPingPong;
@@ -61,7 +61,7 @@ fn correct(context: &Context, backend: &'static Backend) -> TestResult {
         &[(2, 400), (1024, 300), (64 << 10, 30)],
         &[(2, 1000), (1024, 1000), (1 << 20, 60), (4 << 20, 20)],
     );
-    let threads = context.profile().pick(8, 32);
+    let threads = backend.threads(context.profile().pick(8, 32), MANY);
     for (tag, &(elements, iterations)) in sizes.iter().enumerate() {
         let kernel = PacketPingPong {
             iterations,

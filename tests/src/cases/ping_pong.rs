@@ -4,7 +4,7 @@
 use anyhow::Context as _;
 use mscclpp_port::{IbConfig, QueueForm};
 
-use crate::backend::{Backend, Setup};
+use crate::backend::{Backend, Executor, MANY, Setup};
 use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::{Bidirectional, PingPong};
@@ -27,8 +27,11 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
             .seconds(300);
     }
     // On CPU threads a poll takes nanoseconds and the peer may have to wait for a core: the budget
-    // is far above upstream's million.
-    let polls = Some(2_000_000_000);
+    // is far above upstream's million. On a GPU it takes a microsecond.
+    let polls = Some(match backend.executor {
+        Executor::Host => 2_000_000_000,
+        Executor::Cuda => 100_000_000,
+    });
     registry
         .add(name(format!("PingPong{suffix}WithPoll")), move |context| {
             correct(context, backend, polls, QueueForm::Shared)
@@ -48,11 +51,13 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
 }
 
 /// 32-bit words and round trips.
-fn sizes(context: &Context) -> &'static [(u64, u64)] {
-    context.profile().pick(
-        &[(1, 300), (1024, 200), (64 << 10, 40), (1 << 20, 5)],
-        &[(1, 1000), (1024, 1000), (1 << 20, 100), (4 << 20, 30)],
-    )
+fn sizes(context: &Context, backend: &Backend) -> &'static [(u64, u64)] {
+    let full: &[_] = match backend.executor {
+        Executor::Host => &[(1, 1000), (1024, 1000), (1 << 20, 100), (4 << 20, 30)],
+        Executor::Cuda => &[(1, 1000), (1024, 1000), (1 << 20, 300), (4 << 20, 100)],
+    };
+    let quick: &[_] = &[(1, 300), (1024, 200), (64 << 10, 40), (1 << 20, 5)];
+    context.profile().pick(quick, full)
 }
 
 fn correct(
@@ -69,8 +74,8 @@ fn correct(
         ..Setup::strict()
     };
     let fixture = Fixture::with(context, backend, &setup)?;
-    let threads = context.profile().pick(8, 32);
-    for (tag, &(elements, iterations)) in sizes(context).iter().enumerate() {
+    let threads = backend.threads(context.profile().pick(8, 32), MANY);
+    for (tag, &(elements, iterations)) in sizes(context, backend).iter().enumerate() {
         let buffer = fixture.buffer(elements * 4)?;
         let link = fixture.pair_in_place(tag as u32, &buffer)?;
         context.stage(format!("{elements} words"));

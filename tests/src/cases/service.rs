@@ -8,7 +8,9 @@ use anyhow::{Context as _, ensure};
 use mscclpp_bootstrap::gate::Reason;
 use mscclpp_bootstrap::plan::PlanFault;
 use mscclpp_bootstrap::{Bootstrap, Recording};
-use mscclpp_port::{Buffer, Connection, Device, Error, GpuNetIoService, Hca, QueueCounts};
+use mscclpp_port::{
+    Buffer, Connection, Device, Error, GpuNetIoConfig, GpuNetIoService, Hca, QueueCounts,
+};
 use mscclpp_softnic as softnic;
 
 use crate::backend::{Backend, Setup};
@@ -19,10 +21,11 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     if !backend.posts_to_queue() {
         return;
     }
-    let mut add = |test: &str, body: fn(&Context) -> TestResult| {
-        registry
-            .add(format!("PortChannelSparseTest.GpuNetIo{test}"), body)
-            .ranks(4, 4);
+    // Upstream's names on what is like upstream.
+    let suffix = backend.suffix.trim_start_matches("IbGpuNetIoMode");
+    let mut add = |test: &str, body: fn(&Context, &'static Backend) -> TestResult| {
+        let name = format!("PortChannelSparseTest.GpuNetIo{test}{suffix}");
+        registry.add_on(backend, name, body).ranks(4, 4);
     };
     add("SparseConnections", sparse);
     add("TwoServicesAtOnce", two_at_once);
@@ -40,14 +43,25 @@ const ITERATIONS: u64 = 20;
 struct Rank {
     service: GpuNetIoService,
     nic: softnic::Device,
+    device: Device,
 }
 
 impl Rank {
-    fn new(bootstrap: Arc<dyn Bootstrap>) -> anyhow::Result<Self> {
-        let nic = softnic::Device::open("soft0", Setup::strict().nic)?;
+    fn new(bootstrap: Arc<dyn Bootstrap>, backend: &Backend) -> anyhow::Result<Self> {
+        let setup = Setup::strict();
+        let nic = softnic::Device::open("soft0", setup.nic)?;
         let hca = Hca::from(nic.clone());
-        let service = GpuNetIoService::new(bootstrap, hca, Device::cpu())?;
-        Ok(Self { service, nic })
+        let device = (backend.device)(bootstrap.rank());
+        let config = GpuNetIoConfig {
+            queue: (backend.queue)(setup.queue),
+            ..GpuNetIoConfig::default()
+        };
+        let service = GpuNetIoService::with_config(bootstrap, hca, device, config)?;
+        Ok(Self {
+            service,
+            nic,
+            device,
+        })
     }
 
     /// A ping-pong over every queue of the setup, all at once.
@@ -70,7 +84,7 @@ impl Rank {
         let bytes = 4 * ELEMENTS;
         let mut ends = Vec::new();
         for (peer, tag, connection) in queues {
-            let buffer = Buffer::new(Device::cpu(), bytes)?;
+            let buffer = Buffer::new(self.device, bytes)?;
             let memory = self.service.register_memory(&buffer, 0..bytes)?;
             let remote = self.service.exchange_memory(peer, &memory, tag)?;
             let semaphore = self.service.build_semaphore(&connection, tag)?;
@@ -106,10 +120,10 @@ impl Rank {
     }
 }
 
-fn sparse(context: &Context) -> TestResult {
+fn sparse(context: &Context, backend: &'static Backend) -> TestResult {
     let counts = SPARSE[context.rank()];
     let bootstrap = Arc::new(Recording::new(context.bootstrap()?));
-    let rank = Rank::new(Arc::clone(&bootstrap) as Arc<dyn Bootstrap>)?;
+    let rank = Rank::new(Arc::clone(&bootstrap) as Arc<dyn Bootstrap>, backend)?;
     context.stage("setup");
     rank.service.setup(&counts, 3)?;
     let queues: i32 = counts.iter().sum();
@@ -139,7 +153,7 @@ fn sparse(context: &Context) -> TestResult {
 }
 
 /// Two services, with plans and tags of their own, come up and are used at the same time.
-fn two_at_once(context: &Context) -> TestResult {
+fn two_at_once(context: &Context, backend: &'static Backend) -> TestResult {
     let bootstrap = context.bootstrap()?;
     let plans = [
         QueueCounts::PerRank(&SPARSE[context.rank()]),
@@ -151,7 +165,7 @@ fn two_at_once(context: &Context) -> TestResult {
             .map(|(tag, plan)| {
                 let bootstrap = Arc::clone(&bootstrap) as Arc<dyn Bootstrap>;
                 scope.spawn(move || {
-                    let rank = Rank::new(bootstrap)?;
+                    let rank = Rank::new(bootstrap, backend)?;
                     rank.service.setup(plan, tag)?;
                     rank.ping_pongs(context, 100 * tag)?;
                     anyhow::Ok(rank)
@@ -170,9 +184,9 @@ fn two_at_once(context: &Context) -> TestResult {
     })
 }
 
-fn full_mesh(context: &Context) -> TestResult {
+fn full_mesh(context: &Context, backend: &'static Backend) -> TestResult {
     let bootstrap = context.bootstrap()?;
-    let rank = Rank::new(Arc::clone(&bootstrap) as Arc<dyn Bootstrap>)?;
+    let rank = Rank::new(Arc::clone(&bootstrap) as Arc<dyn Bootstrap>, backend)?;
     rank.service.setup_full_mesh(2, 0)?;
     rank.ping_pongs(context, 0)?;
     bootstrap.barrier()?;
@@ -182,10 +196,10 @@ fn full_mesh(context: &Context) -> TestResult {
 }
 
 /// Ranks 1 and 3 disagree: all ranks hear of it, with both numbers, and nobody has made a queue.
-fn mismatch(context: &Context) -> TestResult {
+fn mismatch(context: &Context, backend: &'static Backend) -> TestResult {
     let bootstrap = context.bootstrap()?;
     for (tag, count, bad) in [(0, 5, None), (1, 65, Some(65)), (2, -1, Some(-1))] {
-        let rank = Rank::new(Arc::clone(&bootstrap) as Arc<dyn Bootstrap>)?;
+        let rank = Rank::new(Arc::clone(&bootstrap) as Arc<dyn Bootstrap>, backend)?;
         let mut counts = SPARSE[context.rank()];
         if context.rank() == 3 {
             counts[1] = count;
@@ -217,7 +231,7 @@ fn mismatch(context: &Context) -> TestResult {
         );
     }
     // The same bootstrap and tag serve the next service.
-    let rank = Rank::new(Arc::clone(&bootstrap) as Arc<dyn Bootstrap>)?;
+    let rank = Rank::new(Arc::clone(&bootstrap) as Arc<dyn Bootstrap>, backend)?;
     rank.service.setup(&SPARSE[context.rank()], 0)?;
     rank.ping_pongs(context, 0)?;
     bootstrap.barrier()?;
@@ -226,9 +240,9 @@ fn mismatch(context: &Context) -> TestResult {
 
 /// Ranks 0 and 3 make queues while the others wait for nothing but the end; then 0 and 1 rebuild
 /// theirs.
-fn on_demand(context: &Context) -> TestResult {
+fn on_demand(context: &Context, backend: &'static Backend) -> TestResult {
     let bootstrap = context.bootstrap()?;
-    let rank = Rank::new(Arc::clone(&bootstrap) as Arc<dyn Bootstrap>)?;
+    let rank = Rank::new(Arc::clone(&bootstrap) as Arc<dyn Bootstrap>, backend)?;
     let deadline = context.deadline();
     let on_demand = |peer| -> TestResult {
         let made = rank.service.connect_on_demand(peer, 2, 8, deadline)?;

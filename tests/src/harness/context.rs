@@ -59,6 +59,8 @@ pub struct Context {
     pub(super) ranks: usize,
     pub(super) deadline: Deadline,
     pub(super) profile: Profile,
+    pub(super) threads: bool,
+    pub(super) stress: Option<Duration>,
     pub(super) stage: Stage,
     pub(super) measurements: Mutex<Vec<Measurement>>,
 }
@@ -72,6 +74,8 @@ impl Context {
             control: Control::new(bootstrap),
             deadline,
             profile: Profile::Quick,
+            threads: false,
+            stress: None,
             stage: Stage::default(),
             measurements: Mutex::default(),
         }
@@ -99,6 +103,17 @@ impl Context {
     /// How much to do.
     pub fn profile(&self) -> Profile {
         self.profile
+    }
+
+    /// How long a test that looks for rare faults goes on.
+    pub fn stress(&self) -> Duration {
+        let usual = || Duration::from_secs(self.profile.pick(2, 10));
+        self.stress.unwrap_or_else(usual)
+    }
+
+    /// Whether the ranks are threads of one process.
+    pub fn ranks_are_threads(&self) -> bool {
+        self.threads
     }
 
     /// When the body should be done: shortly before the harness gives the rank up.

@@ -3,6 +3,8 @@
 
 use clap::{Parser, ValueEnum};
 
+use crate::backend::Executor;
+
 /// How much a run does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Profile {
@@ -47,6 +49,18 @@ pub struct Options {
     /// Sizes and counts
     #[arg(long, value_enum, default_value = "quick")]
     pub profile: Profile,
+
+    /// How long a test that looks for stale data goes on [default: 2, or 10 with the full profile]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub stress: Option<u64>,
+
+    /// What runs kernels
+    #[arg(long, value_enum, default_value = "host")]
+    pub executor: Executor,
+
+    /// Run so many ranks as threads of this process, without a launcher
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub threads: Option<u16>,
 
     /// Print the names of the selected tests and end
     #[arg(long)]

@@ -85,6 +85,8 @@ fn run_here(control: &Control, options: &Options, number: u32, test: &Arc<Test>)
         ranks,
         deadline: Deadline::after(test.deadline.saturating_sub(BODY_MARGIN)),
         profile: options.profile,
+        threads: options.threads.is_some(),
+        stress: options.stress.map(Duration::from_secs),
         stage: stage.clone(),
         measurements: Mutex::default(),
     };

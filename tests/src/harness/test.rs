@@ -36,9 +36,21 @@ pub struct Test {
 #[derive(Default)]
 pub struct Registry {
     tests: Vec<Test>,
+    backend: Option<&'static Backend>,
 }
 
 impl Registry {
+    /// Adds what `register` adds as tests of a backend: skipped where the backend cannot run.
+    pub fn of(
+        &mut self,
+        backend: &'static Backend,
+        register: impl FnOnce(&mut Self, &'static Backend),
+    ) {
+        self.backend = Some(backend);
+        register(self, backend);
+        self.backend = None;
+    }
+
     /// Adds a test for any number of ranks, with 60 seconds to run. The returned entry takes what
     /// differs.
     pub fn add(
@@ -57,7 +69,13 @@ impl Registry {
             max_ranks: usize::MAX,
             perf: false,
             deadline: Duration::from_secs(60),
-            body: Box::new(body),
+            body: match self.backend {
+                None => Box::new(body),
+                Some(backend) => Box::new(move |context| {
+                    context.skip_unless((backend.obstacle)(context))?;
+                    body(context)
+                }),
+            },
         });
         self.tests.last_mut().expect("just pushed")
     }

@@ -2,12 +2,12 @@
 //! `accumulate.cpp`.
 
 use mscclpp_device::abi::PortChannelDeviceHandle;
-use mscclpp_port::{Buffer, Device, PortChannel};
+use mscclpp_port::{Buffer, PortChannel};
 
-use super::{Kept, Launched, Report, address, block, fits, grid, kernel};
+use super::{Kept, Launched, Report, address, block, device_of, fits, grid, kernel};
 
-kernel!(ACCUMULATE = conformance_accumulate(AccumulateArgs));
-kernel!(FAN_IN = conformance_fan_in(FanInArgs));
+kernel!(ACCUMULATE = conformance_accumulate(AccumulateArgs) in "accumulate.cpp");
+kernel!(FAN_IN = conformance_fan_in(FanInArgs) in "accumulate.cpp");
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -36,8 +36,9 @@ impl Accumulate {
         /// Bytes of `mscclpp::DeviceSyncer`, zeroed.
         const SYNCER: u64 = 16;
         fits(&self.target, 8)?;
-        let report = Report::new()?;
-        let syncer = Buffer::new(Device::cpu(), SYNCER)?;
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
+        let syncer = Buffer::new(device, SYNCER)?;
         let args = AccumulateArgs {
             channel: self.channel.device_handle(),
             target: address(&self.target),
@@ -46,7 +47,13 @@ impl Accumulate {
             rounds: self.rounds,
         };
         let kept = Kept::new([&self.channel], (self.clone(), syncer));
-        Launched::start(ACCUMULATE, grid(blocks), args, kept.report(&report))
+        Launched::start(
+            &ACCUMULATE,
+            device,
+            grid(blocks),
+            args,
+            kept.report(&report),
+        )
     }
 }
 
@@ -76,7 +83,8 @@ pub struct FanIn {
 impl FanIn {
     /// Starts the kernel with one thread.
     pub fn launch(&self) -> anyhow::Result<Launched> {
-        let report = Report::new()?;
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
         let args = FanInArgs {
             channel: self.channel.device_handle(),
             report: report.address(),
@@ -85,7 +93,8 @@ impl FanIn {
             count: self.count,
         };
         Launched::start(
-            FAN_IN,
+            &FAN_IN,
+            device,
             block(1),
             args,
             Kept::new([&self.channel], self.clone()).report(&report),

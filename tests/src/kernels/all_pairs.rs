@@ -2,11 +2,11 @@
 //! `all_pairs.cpp`.
 
 use mscclpp_device::executor::LaunchDims;
-use mscclpp_port::{Buffer, Device, PortChannel};
+use mscclpp_port::{Buffer, PortChannel};
 
-use super::{Kept, Launched, Report, address, fits, handles, kernel};
+use super::{Kept, Launched, Report, address, device_of, first, fits, handles, kernel};
 
-kernel!(KERNEL = conformance_all_pairs(Args));
+kernel!(KERNEL = conformance_all_pairs(Args) in "all_pairs.cpp");
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -43,11 +43,12 @@ impl AllPairs {
         const SYNCER: u64 = 16;
         let ranks = self.channels.len() as u32 + 1;
         fits(&self.buffer, 8 * u64::from(ranks) * self.elements)?;
-        let report = Report::new()?;
-        let syncer = Buffer::new(Device::cpu(), SYNCER)?;
-        let handles = handles(&self.channels);
+        let device = device_of(first(&self.channels)?);
+        let report = Report::new(device)?;
+        let syncer = Buffer::new(device, SYNCER)?;
+        let handles = handles(device, &self.channels)?;
         let args = Args {
-            channels: handles.as_ptr() as u64,
+            channels: address(&handles),
             buffer: address(&self.buffer),
             syncer: address(&syncer),
             report: report.address(),
@@ -61,6 +62,6 @@ impl AllPairs {
             block: threads,
         };
         let kept = Kept::new(&self.channels, (self.clone(), handles, syncer));
-        Launched::start(KERNEL, dims, args, kept.report(&report))
+        Launched::start(&KERNEL, device, dims, args, kept.report(&report))
     }
 }

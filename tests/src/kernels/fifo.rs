@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use mscclpp_device::abi::FifoDeviceHandle;
-use mscclpp_port::Proxy;
+use mscclpp_port::{Device, Proxy};
 
 use super::{Kept, Launched, block, kernel};
 
-kernel!(KERNEL = conformance_fifo_push(Args));
+kernel!(KERNEL = conformance_fifo_push(Args) in "bench.cpp");
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -24,6 +24,8 @@ pub struct FifoPush {
     pub proxy: Arc<Proxy>,
     /// Triggers of a thread.
     pub count: u64,
+    /// What pushes them.
+    pub device: Device,
 }
 
 impl FifoPush {
@@ -33,6 +35,7 @@ impl FifoPush {
             fifo: self.proxy.fifo(),
             count: self.count,
         };
-        Launched::start(KERNEL, block(threads), args, Kept::new([], self.clone()))
+        let kept = Kept::new([], self.clone());
+        Launched::start(&KERNEL, self.device, block(threads), args, kept)
     }
 }

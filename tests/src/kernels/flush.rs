@@ -4,10 +4,10 @@
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_port::PortChannel;
 
-use super::{Kept, Launched, Report, block, handles, kernel};
+use super::{Kept, Launched, Report, address, block, device_of, first, handles, kernel};
 
-kernel!(CONCURRENT = conformance_concurrent_flush(ConcurrentArgs));
-kernel!(QUEUES = conformance_queues(QueuesArgs));
+kernel!(CONCURRENT = conformance_concurrent_flush(ConcurrentArgs) in "flush.cpp");
+kernel!(QUEUES = conformance_queues(QueuesArgs) in "flush.cpp");
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -29,14 +29,16 @@ pub struct ConcurrentFlush {
 impl ConcurrentFlush {
     /// Starts the kernel in one block.
     pub fn launch(&self, threads: u32) -> anyhow::Result<Launched> {
-        let report = Report::new()?;
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
         let args = ConcurrentArgs {
             channel: self.channel.device_handle(),
             report: report.address(),
             iterations: self.iterations,
         };
         Launched::start(
-            CONCURRENT,
+            &CONCURRENT,
+            device,
             block(threads),
             args,
             Kept::new([&self.channel], self.clone()).report(&report),
@@ -71,10 +73,11 @@ pub struct Queues {
 impl Queues {
     /// Starts the kernel: one block with a thread a channel.
     pub fn launch(&self) -> anyhow::Result<Launched> {
-        let report = Report::new()?;
-        let handles = handles(&self.channels);
+        let device = device_of(first(&self.channels)?);
+        let report = Report::new(device)?;
+        let handles = handles(device, &self.channels)?;
         let args = QueuesArgs {
-            channels: handles.as_ptr() as u64,
+            channels: address(&handles),
             report: report.address(),
             bytes: self.bytes,
             iterations: self.iterations,
@@ -83,6 +86,6 @@ impl Queues {
         };
         let dims = block(self.channels.len() as u32);
         let kept = Kept::new(&self.channels, handles);
-        Launched::start(QUEUES, dims, args, kept.report(&report))
+        Launched::start(&QUEUES, device, dims, args, kept.report(&report))
     }
 }

@@ -4,9 +4,9 @@
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_port::{Buffer, PortChannel};
 
-use super::{Kept, Launched, Report, address, block, fits, kernel};
+use super::{Kept, Launched, Report, address, block, device_of, fits, kernel};
 
-kernel!(KERNEL = conformance_packet_ping_pong(Args));
+kernel!(KERNEL = conformance_packet_ping_pong(Args) in "packet_ping_pong.cpp");
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -53,7 +53,8 @@ impl PacketPingPong {
         fits(&self.buffer, self.elements * 4)?;
         fits(&self.outgoing, self.elements * 8)?;
         fits(&self.incoming, self.elements * 8)?;
-        let report = Report::new()?;
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
         let args = Args {
             channel: self.channel.device_handle(),
             buffer: address(&self.buffer),
@@ -68,7 +69,8 @@ impl PacketPingPong {
             reserved: 0,
         };
         Launched::start(
-            KERNEL,
+            &KERNEL,
+            device,
             block(threads),
             args,
             Kept::new([&self.channel], self.clone()).report(&report),

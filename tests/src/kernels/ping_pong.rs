@@ -4,9 +4,9 @@
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_port::{Buffer, PortChannel};
 
-use super::{Kept, Launched, Report, address, block, fits, kernel};
+use super::{Kept, Launched, Report, address, block, device_of, fits, kernel};
 
-kernel!(KERNEL = conformance_ping_pong(Args));
+kernel!(KERNEL = conformance_ping_pong(Args) in "ping_pong.cpp");
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -51,7 +51,8 @@ impl PingPong {
     /// Starts the kernel in one block.
     pub fn launch(&self, threads: u32) -> anyhow::Result<Launched> {
         fits(&self.buffer, self.elements * 4)?;
-        let report = Report::new()?;
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
         let args = Args {
             channel: self.channel.device_handle(),
             buffer: address(&self.buffer),
@@ -65,7 +66,8 @@ impl PingPong {
             answers_last: self.answers_last.into(),
         };
         Launched::start(
-            KERNEL,
+            &KERNEL,
+            device,
             block(threads),
             args,
             Kept::new([&self.channel], self.clone()).report(&report),

@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::ensure;
 use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::PortChannelDeviceHandle;
-use mscclpp_port::{Buffer, Device, PortChannel, Status};
+use mscclpp_port::{Buffer, PortChannel, Status};
 
-use super::{Kept, Launched, Report, address, block, fits, handles, kernel};
+use super::{Kept, Launched, Report, address, block, device_of, first, fits, handles, kernel};
 
-kernel!(ONE_VALUE = conformance_one_value(OneValueArgs));
-kernel!(PUTS = conformance_puts(PutsArgs));
-kernel!(FLOOD = conformance_flood(FloodArgs));
+kernel!(ONE_VALUE = conformance_one_value(OneValueArgs) in "post.cpp");
+kernel!(PUTS = conformance_puts(PutsArgs) in "post.cpp");
+kernel!(FLOOD = conformance_flood(FloodArgs) in "post.cpp");
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -40,7 +40,8 @@ impl OneValue {
     /// Starts the kernel with one thread.
     pub fn launch(&self) -> anyhow::Result<Launched> {
         fits(&self.buffer, 4)?;
-        let report = Report::new()?;
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
         let args = OneValueArgs {
             channel: self.channel.device_handle(),
             value: address(&self.buffer),
@@ -49,7 +50,7 @@ impl OneValue {
             reserved: 0,
         };
         let kept = Kept::new([&self.channel], self.clone());
-        Launched::start(ONE_VALUE, block(1), args, kept.report(&report))
+        Launched::start(&ONE_VALUE, device, block(1), args, kept.report(&report))
     }
 }
 
@@ -76,17 +77,18 @@ pub struct Puts {
 impl Puts {
     /// Starts the kernel: one block with a thread a channel.
     pub fn launch(&self) -> anyhow::Result<Launched> {
-        let report = Report::new()?;
-        let handles = handles(&self.channels);
+        let device = device_of(first(&self.channels)?);
+        let report = Report::new(device)?;
+        let handles = handles(device, &self.channels)?;
         let args = PutsArgs {
-            channels: handles.as_ptr() as u64,
+            channels: address(&handles),
             report: report.address(),
             bytes: self.bytes,
             count: self.count,
         };
         let dims = block(self.channels.len() as u32);
         let kept = Kept::new(&self.channels, handles);
-        Launched::start(PUTS, dims, args, kept.report(&report))
+        Launched::start(&PUTS, device, dims, args, kept.report(&report))
     }
 }
 
@@ -122,13 +124,14 @@ impl Flood {
             handle,
             channel: channel.clone(),
             bytes,
-            stop: Buffer::new(Device::cpu(), 8)?,
+            stop: Buffer::new(device_of(channel), 8)?,
         })
     }
 
     /// Starts the kernel in one block.
     pub fn launch(self, threads: u32) -> anyhow::Result<Flooding> {
-        let progress = Buffer::new(Device::cpu(), u64::from(threads) * PROGRESS)?;
+        let device = device_of(&self.channel);
+        let progress = Buffer::new(device, u64::from(threads) * PROGRESS)?;
         let args = FloodArgs {
             channel: self.handle,
             progress: address(&progress),
@@ -137,7 +140,7 @@ impl Flood {
         };
         let kept = Kept::new([&self.channel], (progress.clone(), self.stop.clone()));
         Ok(Flooding {
-            launched: Launched::start(FLOOD, block(threads), args, kept)?,
+            launched: Launched::start(&FLOOD, device, block(threads), args, kept)?,
             progress,
             stop: self.stop,
         })

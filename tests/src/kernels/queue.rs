@@ -4,8 +4,9 @@
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use anyhow::ensure;
 use mscclpp_device::abi::{Backend, QueueState};
-use mscclpp_port::BasePortChannel;
+use mscclpp_port::{BasePortChannel, Device, DeviceKind};
 
 /// Requests of a channel's queue. Channels of one connection share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,24 +20,34 @@ pub struct Posts {
 }
 
 impl Posts {
-    /// Of a channel now; none if a proxy carries out its calls.
-    pub fn of(channel: &BasePortChannel) -> Option<Self> {
+    /// Of a channel now.
+    pub fn of(channel: &BasePortChannel) -> anyhow::Result<Self> {
         let handle = channel.device_handle();
-        if handle.backend != Backend::Queue as u32 {
-            return None;
-        }
+        ensure!(
+            handle.backend == Backend::Queue as u32,
+            "a proxy carries out the channel's calls"
+        );
+        let device = channel.connection().local_device();
         let queue = handle.queue.queue;
-        let word = |offset: usize| {
-            let address = queue.state + offset as u64;
-            // SAFETY: the handle names the state of a queue that lives as long as the channel, in
-            // memory of the CPU device; its words are aligned, and everybody uses atomics.
-            let word = unsafe { AtomicU64::from_ptr(address as *mut u64) };
-            word.load(Ordering::Acquire)
-        };
-        Some(Self {
+        let word = |offset: usize| word_at(device, queue.state + offset as u64);
+        Ok(Self {
             queue: queue.number,
-            posted: word(offset_of!(QueueState, reserved)),
-            completed: word(offset_of!(QueueState, completed)),
+            posted: word(offset_of!(QueueState, reserved))?,
+            completed: word(offset_of!(QueueState, completed))?,
         })
+    }
+}
+
+/// A word of a queue's state, which lives as long as the queue's channel, in the device's memory.
+fn word_at(device: Device, address: u64) -> anyhow::Result<u64> {
+    match device.kind() {
+        DeviceKind::Cpu => {
+            // SAFETY: such a word; it is aligned, and everybody uses atomics.
+            let word = unsafe { AtomicU64::from_ptr(address as *mut u64) };
+            Ok(word.load(Ordering::Acquire))
+        }
+        #[cfg(feature = "cuda")]
+        DeviceKind::Gpu => super::cuda::word_at(device, address),
+        other => anyhow::bail!("queues of {other:?} cannot be read here"),
     }
 }

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: MIT
 //! `steps.cpp`.
 
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use mscclpp_bootstrap::Deadline;
-use mscclpp_device::abi::BasePortChannelDeviceHandle;
-use mscclpp_port::{BasePortChannel, Buffer, Device, MemoryId, Status};
+use mscclpp_port::{BasePortChannel, Buffer, DeviceKind, MemoryId, Status};
 
-use super::{Kept, Launched, address, block, kernel, status_text};
+use super::{Kept, Launched, address, array, block, grid, kernel, status_text};
 
-kernel!(KERNEL = conformance_steps(Args));
+kernel!(KERNEL = conformance_steps(Args) in "steps.cpp");
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -127,20 +125,27 @@ impl Steps {
     ) -> anyhow::Result<Self> {
         let longest = lists.iter().map(|list| list.len()).max().unwrap_or(0) as u64;
         ensure!(longest > 0, "no calls");
-        let steps = Buffer::new(Device::cpu(), longest * STEP * lists.len() as u64)?;
-        for (thread, list) in lists.iter().enumerate() {
-            for (i, (channel, call)) in list.iter().enumerate() {
+        let first = channels.first().context("calls need a channel")?;
+        let device = first.connection().local_device();
+        let mut encoded = vec![0; (longest * STEP) as usize * lists.len()];
+        for (list, room) in lists
+            .iter()
+            .zip(encoded.chunks_mut((longest * STEP) as usize))
+        {
+            for ((channel, call), step) in list.iter().zip(room.chunks_mut(STEP as usize)) {
                 ensure!(*channel < channels.len(), "there is no channel {channel}");
-                let at = (thread as u64 * longest + i as u64) * STEP;
-                steps.write(at, &encode(*channel as u32, *call))?;
+                step.copy_from_slice(&encode(*channel as u32, *call));
             }
         }
-        let handles: Arc<[BasePortChannelDeviceHandle]> = channels
+        let steps = Buffer::new(device, encoded.len() as u64)?;
+        steps.write(0, &encoded)?;
+        let handles: Vec<_> = channels
             .iter()
             .map(BasePortChannel::device_handle)
             .collect();
+        let handles = array(device, &handles)?;
         let args = Args {
-            channels: handles.as_ptr() as u64,
+            channels: address(&handles),
             steps: address(&steps),
             count: longest,
         };
@@ -149,8 +154,13 @@ impl Steps {
             channels: channels.to_vec(),
             _rest: Box::new((handles, steps.clone())),
         };
-        let dims = block(lists.len() as u32);
-        let launched = Launched::start(KERNEL, dims, args, kept)?;
+        // Lists must not wait for each other: on a GPU each has a block, because threads of a warp
+        // take turns at the scheduler's will.
+        let dims = match device.kind() {
+            DeviceKind::Cpu => block(lists.len() as u32),
+            _ => grid(lists.len() as u32),
+        };
+        let launched = Launched::start(&KERNEL, device, dims, args, kept)?;
         let counts = lists.iter().map(|list| list.len()).collect();
         Ok(Self {
             launched,
@@ -195,16 +205,20 @@ impl Steps {
             longest,
         } = self;
         launched.finish(deadline)?;
+        let mut bytes = vec![0; steps.len() as usize];
+        steps.read(0, &mut bytes)?;
         let mut all = Vec::new();
-        for (thread, count) in counts.into_iter().enumerate() {
+        let threads = bytes.chunks((longest * STEP) as usize);
+        for (thread, (count, room)) in counts.into_iter().zip(threads).enumerate() {
             let mut list = Vec::new();
-            for call in 0..count as u64 {
-                let word = steps.load_u64((thread as u64 * longest + call) * STEP + RESULT)?;
+            for (call, step) in room.chunks(STEP as usize).take(count).enumerate() {
+                let half =
+                    |at: usize| u32::from_le_bytes(step[at..at + 4].try_into().expect("4 bytes"));
                 ensure!(
-                    word >> 32 != 0,
+                    half(RESULT as usize + 4) != 0,
                     "the kernel ended before call {call} of thread {thread}"
                 );
-                list.push(Done(word as u32));
+                list.push(Done(half(RESULT as usize)));
             }
             all.push(list);
         }

@@ -4,11 +4,11 @@
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_port::{Buffer, PortChannel};
 
-use super::{Kept, Launched, Report, address, block, fits, kernel};
+use super::{Kept, Launched, Report, address, block, device_of, fits, kernel};
 
-kernel!(COUNT = conformance_count(CountArgs));
-kernel!(OWN_FLUSH = conformance_own_flush(OwnFlushArgs));
-kernel!(GENERATIONS = conformance_generations(GenerationsArgs));
+kernel!(COUNT = conformance_count(CountArgs) in "stress.cpp");
+kernel!(OWN_FLUSH = conformance_own_flush(OwnFlushArgs) in "stress.cpp");
+kernel!(GENERATIONS = conformance_generations(GenerationsArgs) in "stress.cpp");
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -34,7 +34,8 @@ pub struct Count {
 impl Count {
     /// Starts the kernel in one block.
     pub fn launch(&self, threads: u32) -> anyhow::Result<Launched> {
-        let report = Report::new()?;
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
         let args = CountArgs {
             channel: self.channel.device_handle(),
             report: report.address(),
@@ -43,7 +44,7 @@ impl Count {
             reserved: 0,
         };
         let kept = Kept::new([&self.channel], self.clone());
-        Launched::start(COUNT, block(threads), args, kept.report(&report))
+        Launched::start(&COUNT, device, block(threads), args, kept.report(&report))
     }
 }
 
@@ -79,7 +80,8 @@ impl OwnFlush {
     /// Starts the kernel in one block.
     pub fn launch(&self, threads: u32) -> anyhow::Result<Launched> {
         fits(&self.words, 8 * u64::from(threads))?;
-        let report = Report::new()?;
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
         let args = OwnFlushArgs {
             channel: self.channel.device_handle(),
             words: address(&self.words),
@@ -87,7 +89,13 @@ impl OwnFlush {
             iterations: self.iterations,
         };
         let kept = Kept::new([&self.channel], self.clone());
-        Launched::start(OWN_FLUSH, block(threads), args, kept.report(&report))
+        Launched::start(
+            &OWN_FLUSH,
+            device,
+            block(threads),
+            args,
+            kept.report(&report),
+        )
     }
 }
 
@@ -98,11 +106,12 @@ struct GenerationsArgs {
     outgoing: u64,
     incoming: u64,
     report: u64,
+    first: u64,
     rounds: u64,
     messages: u64,
     words: u64,
     rank: u32,
-    reserved: u32,
+    planted: u32,
 }
 
 /// Two ranks exchange rounds of messages; each word of each message says which it belongs to.
@@ -114,6 +123,8 @@ pub struct Generations {
     pub outgoing: Buffer,
     /// The same.
     pub incoming: Buffer,
+    /// Number of the first round: launches on the same memory go on with it.
+    pub first: u64,
     /// How often.
     pub rounds: u64,
     /// Messages of a round, under 256.
@@ -122,6 +133,9 @@ pub struct Generations {
     pub words: u64,
     /// 0 or 1.
     pub rank: usize,
+    /// Whether the last message of the last round is signalled long before it is sent, so that the
+    /// peer's kernel has to report it. Of one rank only: the other one is to look meanwhile.
+    pub planted: bool,
 }
 
 impl Generations {
@@ -130,19 +144,27 @@ impl Generations {
         let bytes = 16 * self.messages * self.words;
         fits(&self.outgoing, bytes)?;
         fits(&self.incoming, bytes)?;
-        let report = Report::new()?;
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
         let args = GenerationsArgs {
             channel: self.channel.device_handle(),
             outgoing: address(&self.outgoing),
             incoming: address(&self.incoming),
             report: report.address(),
+            first: self.first,
             rounds: self.rounds,
             messages: self.messages,
             words: self.words,
             rank: self.rank as u32,
-            reserved: 0,
+            planted: self.planted.into(),
         };
         let kept = Kept::new([&self.channel], self.clone());
-        Launched::start(GENERATIONS, block(threads), args, kept.report(&report))
+        Launched::start(
+            &GENERATIONS,
+            device,
+            block(threads),
+            args,
+            kept.report(&report),
+        )
     }
 }

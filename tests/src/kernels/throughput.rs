@@ -4,14 +4,14 @@
 use anyhow::ensure;
 use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::PortChannelDeviceHandle;
-use mscclpp_port::{Buffer, Device, PortChannel};
+use mscclpp_port::{Buffer, PortChannel};
 
-use super::{Kept, Launched, Report, address, block, kernel};
+use super::{Kept, Launched, Report, address, block, device_of, kernel};
 
-kernel!(BIDIRECTIONAL = conformance_bidirectional(Args));
-kernel!(STREAM = conformance_stream(Args));
-kernel!(SPLIT = conformance_split(SplitArgs));
-kernel!(POST = conformance_post(PostArgs));
+kernel!(BIDIRECTIONAL = conformance_bidirectional(Args) in "bench.cpp");
+kernel!(STREAM = conformance_stream(Args) in "bench.cpp");
+kernel!(SPLIT = conformance_split(SplitArgs) in "bench.cpp");
+kernel!(POST = conformance_post(PostArgs) in "bench.cpp");
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -40,7 +40,8 @@ pub struct Bidirectional {
 impl Bidirectional {
     /// Starts the kernel with one thread.
     pub fn launch(&self) -> anyhow::Result<Launched> {
-        let report = Report::new()?;
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
         let args = Args {
             channel: self.channel.device_handle(),
             report: report.address(),
@@ -50,7 +51,8 @@ impl Bidirectional {
             reserved: 0,
         };
         Launched::start(
-            BIDIRECTIONAL,
+            &BIDIRECTIONAL,
+            device,
             block(1),
             args,
             Kept::new([&self.channel], self.clone()).report(&report),
@@ -74,7 +76,8 @@ pub struct Stream {
 impl Stream {
     /// Starts the kernel with one thread.
     pub fn launch(&self) -> anyhow::Result<Launched> {
-        let report = Report::new()?;
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
         let args = Args {
             channel: self.channel.device_handle(),
             report: report.address(),
@@ -84,7 +87,8 @@ impl Stream {
             reserved: 0,
         };
         Launched::start(
-            STREAM,
+            &STREAM,
+            device,
             block(1),
             args,
             Kept::new([&self.channel], self.clone()).report(&report),
@@ -122,8 +126,9 @@ impl Split {
     /// from there until the reply was there, from there until the flush returned.
     pub fn run(&self, deadline: Deadline) -> anyhow::Result<Vec<[u64; 3]>> {
         ensure!(self.iterations > 0, "a split needs an iteration");
-        let report = Report::new()?;
-        let times = Buffer::new(Device::cpu(), self.iterations * 24)?;
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
+        let times = Buffer::new(device, self.iterations * 24)?;
         let args = SplitArgs {
             channel: self.channel.device_handle(),
             report: report.address(),
@@ -134,13 +139,8 @@ impl Split {
             reserved: 0,
         };
         let kept = Kept::new([&self.channel], (self.clone(), times.clone()));
-        Launched::start(SPLIT, block(1), args, kept.report(&report))?.finish(deadline)?;
-        (0..self.iterations)
-            .map(|i| {
-                let word = |part: u64| times.load_u64(24 * i + 8 * part);
-                Ok([word(0)?, word(1)?, word(2)?])
-            })
-            .collect()
+        Launched::start(&SPLIT, device, block(1), args, kept.report(&report))?.finish(deadline)?;
+        times_of(&times)
     }
 }
 
@@ -173,8 +173,9 @@ impl Post {
     pub fn run(&self, deadline: Deadline) -> anyhow::Result<Vec<[u64; 6]>> {
         const BYTES: u64 = 8 * Post::PHASES.len() as u64;
         ensure!(self.iterations > 0, "at least one post");
-        let report = Report::new()?;
-        let times = Buffer::new(Device::cpu(), self.iterations * BYTES)?;
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
+        let times = Buffer::new(device, self.iterations * BYTES)?;
         let args = PostArgs {
             channel: self.channel.device_handle(),
             report: report.address(),
@@ -183,15 +184,18 @@ impl Post {
             iterations: self.iterations,
         };
         let kept = Kept::new([&self.channel], (self.clone(), times.clone()));
-        Launched::start(POST, block(1), args, kept.report(&report))?.finish(deadline)?;
-        (0..self.iterations)
-            .map(|i| {
-                let mut phases = [0; Post::PHASES.len()];
-                for (part, time) in (0_u64..).zip(&mut phases) {
-                    *time = times.load_u64(BYTES * i + 8 * part)?;
-                }
-                Ok(phases)
-            })
-            .collect()
+        Launched::start(&POST, device, block(1), args, kept.report(&report))?.finish(deadline)?;
+        times_of(&times)
     }
+}
+
+/// So many 64-bit numbers an iteration, as a kernel left them.
+fn times_of<const N: usize>(times: &Buffer) -> anyhow::Result<Vec<[u64; N]>> {
+    let mut bytes = vec![0; times.len() as usize];
+    times.read(0, &mut bytes)?;
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+    let rows = bytes.chunks_exact(8 * N);
+    Ok(rows
+        .map(|row| std::array::from_fn(|i| word(&row[8 * i..8 * i + 8])))
+        .collect())
 }

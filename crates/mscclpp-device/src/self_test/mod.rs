@@ -5,6 +5,9 @@
 //! without any error, are a known fault of adapters in the field. Whoever makes
 //! a queue runs this before handing it out.
 
+#[cfg(feature = "cuda")]
+mod gpu;
+
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +18,17 @@ use thiserror::Error;
 use crate::abi::{AbiError, QueueDeviceHandle, Status, StatusWord};
 use crate::executor::{ExecutorError, HostKernel, LaunchDims};
 
+#[cfg(feature = "cuda")]
+pub use gpu::run_on_gpu;
+
 unsafe extern "C" {
     fn mscclpp_queue_self_test(context: *const c_void);
 }
 
 /// How long to wait for the kernel before asking whether it is still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The kernel ends itself at its timeout; this is for a machine that is busy.
+const GRACE: Duration = Duration::from_secs(30);
 
 /// Why a queue is not fit for use.
 #[derive(Debug, Error)]
@@ -55,6 +63,15 @@ pub enum SelfTestError {
         queue: u32,
         /// Why.
         source: ExecutorError,
+    },
+    /// The kernel could not be run on a GPU.
+    #[cfg(feature = "cuda")]
+    #[error("cannot run the self-test of queue {queue:#x}: {source}")]
+    Gpu {
+        /// Number of the queue pair.
+        queue: u32,
+        /// Why.
+        source: crate::cuda::CudaError,
     },
 }
 
@@ -106,8 +123,7 @@ pub unsafe fn run(
         source,
     };
     let running = kernel.launch(one, args).map_err(failed)?;
-    // The kernel ends itself at its timeout; the rest is for a machine that is busy.
-    let until = Instant::now() + timeout + Duration::from_secs(30);
+    let until = Instant::now() + timeout + GRACE;
     while let Err(source) = running.join(LOOK_EVERY) {
         if Instant::now() > until {
             std::mem::forget(status);
@@ -118,16 +134,15 @@ pub unsafe fn run(
             status[1].store(aborted.to_bits(), Ordering::Release);
         }
     }
-    let code = u32::try_from(status[0].load(Ordering::Acquire)).unwrap_or(u32::MAX);
+    outcome(number, status[0].load(Ordering::Acquire), timeout)
+}
+
+/// What the kernel has written.
+fn outcome(queue: u32, status: u64, timeout: Duration) -> Result<(), SelfTestError> {
+    let code = u32::try_from(status).unwrap_or(u32::MAX);
     match Status::try_from(code).unwrap_or(Status::QueueError) {
         Status::Ok => Ok(()),
-        Status::Timeout => Err(SelfTestError::NotExecuting {
-            queue: number,
-            timeout,
-        }),
-        status => Err(SelfTestError::Failed {
-            queue: number,
-            status,
-        }),
+        Status::Timeout => Err(SelfTestError::NotExecuting { queue, timeout }),
+        status => Err(SelfTestError::Failed { queue, status }),
     }
 }

@@ -43,6 +43,8 @@ impl Context {
         let capabilities = hca.capabilities();
         let mode = gpu_queue::check_local(*transport, ib, &capabilities)?;
         let queue = hca.create_queue(QueuePlan {
+            device: config.device,
+            placement: ib.queue_placement,
             form: ib.queue_form,
             signal_mode: ib.signal_mode,
             blocks: ib.blocks(),
@@ -92,6 +94,7 @@ impl Context {
             });
         }
         let ends = Ends {
+            device: local.config.device,
             own: self.id(),
             local: local.config.transport,
             remote: remote.transport,

@@ -68,6 +68,18 @@ impl TryFrom<u8> for IbMode {
     }
 }
 
+/// Where the rings and the doorbell record of a queue lie: what kernels write and the HCA reads, and
+/// the other way round. What only kernels use lies in the device's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum QueuePlacement {
+    /// In the memory of the device whose kernels post.
+    #[default]
+    Device,
+    /// In host memory that the device reaches. A NIC in software, which runs on the host, has less of
+    /// a way to it; a GPU's threads have more.
+    Host,
+}
+
 /// What an InfiniBand endpoint is to be, beyond what every endpoint is.
 ///
 /// All but the mode concerns [`IbMode::GpuNetIo`] only.
@@ -83,6 +95,8 @@ pub struct IbConfig {
     /// Requests in the send queue: a power of two, 2 to 32768; `None` for 1024. A put takes one (one
     /// for each GiB or so), a signal another.
     pub max_send_wr: Option<u32>,
+    /// Where the queue lies. Of no effect on what the endpoint is to its peer.
+    pub queue_placement: QueuePlacement,
 }
 
 impl IbConfig {

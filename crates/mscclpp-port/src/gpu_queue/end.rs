@@ -17,6 +17,7 @@ use super::policy::check_made;
 use super::provider::{GpuQueueProvider, HcaQueue, Path, QueueFault};
 use crate::context::ContextId;
 use crate::control::{Arrived, Control, Message};
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::status::StickyStatus;
 use crate::transport::TransportKind;
@@ -31,6 +32,8 @@ pub(super) type Cancel = Box<dyn Fn() + Send + Sync>;
 /// Who the two ends are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ends {
+    /// Whose kernels post at this end.
+    pub(crate) device: Device,
     pub(crate) local: TransportKind,
     pub(crate) remote: TransportKind,
     /// The context at this end.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use mscclpp_bootstrap::link::{Acceptor, LinkId, LinkKey, UnixAddress};
 use mscclpp_bootstrap::{Deadline, JobKey};
+use mscclpp_device::abi::QueueDeviceHandle;
 use mscclpp_device::self_test::{self, SelfTestError};
 
 use super::end::{OWN_ERROR_WITHIN, QueueEnd};
@@ -18,6 +19,7 @@ use super::provider::WireStream;
 use super::turns::Turns;
 use crate::arrival::Arrival;
 use crate::control::{Arrived, Control, Message, Route, watch_for_silence};
+use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
 use crate::random::random_bytes;
 
@@ -248,9 +250,10 @@ impl Handshake {
 pub(crate) fn test(end: &QueueEnd, timeout: Duration) -> Result<()> {
     // A peer that left does not answer, and nobody waits for a queue that is not wanted any more.
     let over = || end.given_up() || end.last_word().is_some();
+    let device = end.ends.device;
     // SAFETY: `end` keeps the queue until the call has returned. It runs a thread of its own that
     // ends within seconds of the timeout; no kernel has the handle yet.
-    let result = unsafe { self_test::run(end.device_handle(), timeout, over) };
+    let result = unsafe { run_test(device, end.device_handle(), timeout, over) }?;
     let rank = end.ends.rank;
     let number = end.queue().address().number;
     result.map_err(|error| match (error, end.queue().fault()) {
@@ -263,6 +266,30 @@ pub(crate) fn test(end: &QueueEnd, timeout: Duration) -> Result<()> {
         (_, Some(fault)) => end.error_of(fault),
         (error, None) => Error::hca(end.hca.name(), "test a new queue", error),
     })
+}
+
+/// Runs it where the device's kernels run.
+///
+/// # Safety
+/// As [`self_test::run`].
+unsafe fn run_test(
+    device: Device,
+    queue: QueueDeviceHandle,
+    timeout: Duration,
+    over: impl Fn() -> bool,
+) -> Result<Result<(), SelfTestError>> {
+    if device.kind() == DeviceKind::Cpu {
+        // SAFETY: the caller's promise.
+        return Ok(unsafe { self_test::run(queue, timeout, over) });
+    }
+    #[cfg(feature = "cuda")]
+    {
+        let gpu = crate::gpu::open(device)?;
+        // SAFETY: the caller's promise; the queue was made for this GPU.
+        Ok(unsafe { self_test::run_on_gpu(&gpu, queue, timeout, over) })
+    }
+    #[cfg(not(feature = "cuda"))]
+    device.check_available().map(Ok)
 }
 
 fn send(end: &QueueEnd, control: &Control, message: &Message) -> Result<()> {

@@ -5,7 +5,8 @@
 //! the other end, and hands its [device handle](mscclpp_device::abi::QueueDeviceHandle) out. From
 //! then on it only watches.
 //!
-//! - [`provider`]: the seam to HCAs; [`soft`] implements it over NICs in software.
+//! - [`provider`]: the seam to HCAs; [`soft`] implements it over NICs in software, which reach GPUs'
+//!   memory by copies ([`gpu_memory`]).
 //! - [`policy`]: which endpoints there can be and which fit together.
 //! - [`handshake`], over [`control`](crate::control): both ends come up together or fail together.
 //! - [`end`], [`watcher`](crate::watcher): what becomes of a connection after that.
@@ -14,6 +15,7 @@
 mod config;
 mod end;
 mod fault;
+mod gpu_memory;
 mod handshake;
 mod hca;
 mod layout;
@@ -21,10 +23,12 @@ mod memories;
 mod policy;
 mod provider;
 mod soft;
+#[cfg(any(feature = "cuda", all(test, not(loom))))]
+mod staged;
 mod transport;
 mod turns;
 
-pub use config::{IbConfig, IbMode};
+pub use config::{IbConfig, IbMode, QueuePlacement};
 pub(crate) use end::{Ends, QueueEnd};
 pub(crate) use handshake::{CONTROL, Handshake, SELF_TEST, test};
 pub use hca::Hca;

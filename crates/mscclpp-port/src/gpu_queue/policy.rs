@@ -8,7 +8,7 @@ use mlx5_queue::RingSize;
 use mscclpp_device::abi::{QueueForm, SignalMode};
 use serde::{Deserialize, Serialize};
 
-use super::config::{IbConfig, IbMode};
+use super::config::{IbConfig, IbMode, QueuePlacement};
 use super::hca::Hcas;
 use super::provider::{GpuQueueProvider, HcaCapabilities, HcaQueue, Mtu, Path, QueueAddress};
 use crate::error::{Error, Result};
@@ -138,8 +138,13 @@ pub(crate) fn check_made(hca: &str, queue: &dyn HcaQueue, config: &IbConfig) -> 
         "kernels cannot ring its doorbell themselves".into()
     } else if handle.record == 0 || handle.record % 4 != 0 {
         "it has no doorbell record".into()
-    } else if handle.record_in_host_memory != 0 {
-        "its doorbell record is not in device memory".into()
+    } else if (handle.record_in_host_memory != 0)
+        != (config.queue_placement == QueuePlacement::Host)
+    {
+        format!(
+            "its doorbell record is not in the memory that was asked for ({:?})",
+            config.queue_placement
+        )
     } else if handle.send_ring == 0 || handle.blocks != config.blocks() {
         format!(
             "its send ring holds {} requests, not {}",

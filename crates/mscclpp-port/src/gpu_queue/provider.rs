@@ -11,7 +11,9 @@ use mlx5_queue::{Opcode, Syndrome};
 use mscclpp_device::abi::{QueueDeviceHandle, QueueForm, SignalMode};
 use serde::{Deserialize, Serialize};
 
+use super::config::QueuePlacement;
 use crate::buffer::Buffer;
+use crate::device::Device;
 use crate::error::Result;
 use crate::memory::Access;
 
@@ -82,6 +84,9 @@ pub(crate) enum WriteOrdering {
 /// How a queue is to be made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueuePlan {
+    /// Whose kernels post.
+    pub(crate) device: Device,
+    pub(crate) placement: QueuePlacement,
     pub(crate) form: QueueForm,
     pub(crate) signal_mode: SignalMode,
     pub(crate) blocks: u32,

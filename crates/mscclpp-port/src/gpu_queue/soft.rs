@@ -11,13 +11,16 @@ use mlx5_queue::{COMPLETION_BYTES, DoorbellRecord, QueueNumber, RingSize};
 use mscclpp_device::abi::{AbiHeader, QueueDeviceHandle, QueueForm, QueueState};
 use mscclpp_softnic as nic;
 
+use super::config::QueuePlacement;
 use super::fault;
+use super::gpu_memory::GpuMemories;
 use super::layout::QueueLayout;
 use super::provider::{
     GpuQueueProvider, HcaAddress, HcaCapabilities, HcaQueue, HcaRegistration, Mtu, Path,
     QueueAddress, QueueFault, QueuePlan, WireStream, WriteOrdering,
 };
 use crate::buffer::Buffer;
+use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
 use crate::memory::Access;
 
@@ -32,15 +35,50 @@ const SIGNAL: u64 = 8;
 
 /// A NIC in software, and the protection domain of this context on it.
 pub(crate) struct SoftHca {
-    device: nic::Device,
+    // Before the device, whose engine is then the last to have them: it waits for the end of what it
+    // asked of them before it lets the memory itself go.
+    gpus: GpuMemories,
     domain: nic::ProtectionDomain,
+    device: nic::Device,
 }
 
 impl SoftHca {
     pub(crate) fn new(device: nic::Device) -> Result<Self> {
         let domain = (device.allocate_domain())
             .map_err(|error| Error::hca(device.name(), "allocate a protection domain", error))?;
-        Ok(Self { device, domain })
+        Ok(Self {
+            gpus: GpuMemories::default(),
+            domain,
+            device,
+        })
+    }
+
+    /// A range of a buffer as the NIC sees it, which keeps the buffer alive.
+    fn range(&self, buffer: &Buffer, offset: u64, len: u64) -> Result<nic::MemoryRange> {
+        crate::error::check_range("memory for an HCA", offset, len, buffer.len())?;
+        let memory = match buffer.gpu() {
+            None => nic::HostMemory::shared(),
+            Some(memory) => self.gpus.of(memory.device())?,
+        };
+        let address = buffer.address() + offset;
+        let owner = Arc::new(buffer.clone());
+        // SAFETY: the range lies in the buffer, which lives as long as the owner, which `memory`
+        // reaches, and which this program touches by atomic accesses, foreign code and the operating
+        // system only.
+        Ok(unsafe { nic::MemoryRange::new(memory, address, len, owner) })
+    }
+
+    /// A page with a doorbell that kernels of a device can ring.
+    fn page(&self, device: Device) -> Result<nic::DoorbellPage> {
+        let page = match device.kind() {
+            DeviceKind::Cpu => self.device.allocate_doorbell_page(),
+            DeviceKind::Gpu => {
+                let memory = Buffer::pinned(device, nic::DoorbellPage::BYTES)?;
+                let range = self.range(&memory, 0, memory.len())?;
+                self.device.allocate_doorbell_page_in(range)
+            }
+        };
+        page.map_err(self.failed("allocate a doorbell page"))
     }
 
     fn failed(&self, operation: &'static str) -> impl Fn(nic::Error) -> Error + '_ {
@@ -58,16 +96,6 @@ fn is_left(error: &io::Error) -> bool {
         UnexpectedEof,
     ];
     kinds.contains(&error.kind())
-}
-
-/// A range of a buffer as the NIC sees it, which keeps the buffer alive.
-fn range(buffer: &Buffer, offset: u64, len: u64) -> Result<nic::MemoryRange> {
-    crate::error::check_range("memory for an HCA", offset, len, buffer.len())?;
-    let address = buffer.as_ptr().expose_provenance() as u64 + offset;
-    let owner = Arc::new(buffer.clone());
-    // SAFETY: the range lies in the buffer, which lives as long as the owner, and which this program
-    // touches by atomic accesses, foreign code and the operating system only.
-    Ok(unsafe { nic::MemoryRange::new(nic::HostMemory::shared(), address, len, owner) })
 }
 
 impl GpuQueueProvider for SoftHca {
@@ -119,7 +147,7 @@ impl GpuQueueProvider for SoftHca {
             WriteOrdering::Strict => nic::WriteOrdering::Strict,
         };
         let registration = (self.domain)
-            .register(range(buffer, offset, len)?, flags, ordering)
+            .register(self.range(buffer, offset, len)?, flags, ordering)
             .map_err(self.failed("register memory"))?;
         Ok(Box::new(SoftRegistration(registration)))
     }
@@ -139,10 +167,8 @@ impl GpuQueueProvider for SoftHca {
         let QueueLayout {
             blocks, entries, ..
         } = memory;
-        let part = |offset, len| range(&memory.buffer, offset, len);
-        let page = (self.device)
-            .allocate_doorbell_page()
-            .map_err(self.failed("allocate a doorbell page"))?;
+        let part = |offset, len| self.range(&memory.rings, offset, len);
+        let page = self.page(plan.device)?;
         let ring = part(
             memory.completions,
             u64::from(entries) * COMPLETION_BYTES as u64,
@@ -156,7 +182,7 @@ impl GpuQueueProvider for SoftHca {
         };
         let scratch = (self.domain)
             .register(
-                part(memory.scratch, 8)?,
+                self.range(&memory.words, memory.scratch, 8)?,
                 results,
                 nic::WriteOrdering::Relaxed,
             )
@@ -241,7 +267,7 @@ impl SoftQueue {
 
     fn state_word(&self, offset: usize) -> u64 {
         // The state lies in the buffer, aligned.
-        (self.memory.buffer)
+        (self.memory.words)
             .load_u64(self.memory.state + offset as u64)
             .unwrap_or(0)
     }
@@ -256,7 +282,7 @@ impl SoftQueue {
             let mut entry = [0; COMPLETION_BYTES];
             let at = self.memory.completions + u64::from(slot) * COMPLETION_BYTES as u64;
             // A queue in error has written its completions, so none is torn.
-            let _ = self.memory.buffer.read(at, &mut entry);
+            let _ = self.memory.rings.read(at, &mut entry);
             entry
         };
         fault::of_completions(self.entries, consumed, completed, read).or_else(|| {
@@ -317,22 +343,23 @@ impl HcaQueue for SoftQueue {
     fn device_handle(&self) -> QueueDeviceHandle {
         let memory = &self.memory;
         let shared = self.plan.form == QueueForm::Shared;
+        let (rings, words) = (memory.rings.address(), memory.words.address());
         QueueDeviceHandle {
             abi: AbiHeader::of::<QueueDeviceHandle>(),
-            send_ring: memory.at(memory.ring),
-            record: memory.at(memory.record + DoorbellRecord::SEND_OFFSET as u64),
+            send_ring: rings + memory.ring,
+            record: rings + memory.record + DoorbellRecord::SEND_OFFSET as u64,
             doorbell: self.page.register().address(),
-            completions: memory.at(memory.completions),
-            state: memory.at(memory.state),
-            ready: if shared { memory.at(memory.ready) } else { 0 },
-            scratch: memory.at(memory.scratch),
+            completions: rings + memory.completions,
+            state: words + memory.state,
+            ready: if shared { words + memory.ready } else { 0 },
+            scratch: words + memory.scratch,
             scratch_key: self.scratch.key().get().to_be(),
             number: self.pair.number().get(),
             blocks: memory.blocks,
             completion_entries: memory.entries,
             form: self.plan.form as u32,
             signal_mode: self.plan.signal_mode as u32,
-            record_in_host_memory: 0,
+            record_in_host_memory: (self.plan.placement == QueuePlacement::Host).into(),
             // The n-th completion of a shared queue is that of the n-th request.
             signal_every: shared.into(),
             max_message: self.device.capabilities().max_message.min(MAX_MESSAGE),

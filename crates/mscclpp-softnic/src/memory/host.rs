@@ -31,6 +31,23 @@ impl HostMemory {
         // SAFETY: the caller's promise is the one asked for.
         unsafe { MemoryRange::new(Self::shared(), start as u64, length as u64, owner) }
     }
+
+    /// Whether a range is of this memory.
+    pub(crate) fn has(range: &MemoryRange) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(range.memory()), Arc::as_ptr(&Self::shared()))
+    }
+
+    /// Takes the first 8 bytes of a range of this memory, whose address is a
+    /// multiple of 8, and leaves zeroes.
+    ///
+    /// # Panics
+    /// If the range is another.
+    pub(crate) fn take_word(range: &MemoryRange) -> u64 {
+        let address = range.address();
+        assert!(range.len() >= 8 && address.is_multiple_of(8) && Self::has(range));
+        // SAFETY: who made the range promised that this memory can reach it while its owner lives.
+        unsafe { copy::take(address as *mut u8) }
+    }
 }
 
 impl NicMemory for HostMemory {
@@ -204,13 +221,6 @@ impl HostBuffer {
     /// If they are not inside.
     pub fn write_u64(&self, offset: usize, value: u64) {
         self.write(offset, &value.to_ne_bytes());
-    }
-
-    /// Takes the 8 bytes at `offset`, a multiple of 8, and leaves zeroes.
-    pub(crate) fn take_u64(&self, offset: usize) -> u64 {
-        let at = self.at(offset, 8);
-        // SAFETY: inside the allocation, which is page aligned.
-        unsafe { copy::take(at) }
     }
 
     fn at(&self, offset: usize, length: usize) -> *mut u8 {

@@ -20,6 +20,13 @@ pub type Bytes = SmallVec<[u8; 64]>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AccessId(pub(crate) u64);
 
+impl AccessId {
+    /// A name. The NIC makes its own; this is for tests of a [`NicMemory`].
+    pub fn new(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// One thing that the NIC does to memory. Addresses are absolute and inside a
 /// [`MemoryRange`] of the memory that receives the access.
 #[derive(Debug)]

@@ -107,7 +107,7 @@ fn independent(context: &Context, backend: &'static Backend, connections: u32) -
         fixture.pair_in_place(1, &buffer)?.base()
     };
     let channels = [link.base(), second];
-    let before: Vec<_> = channels.iter().filter_map(Posts::of).collect();
+    let before: Vec<_> = (channels.iter().map(Posts::of)).collect::<anyhow::Result<_>>()?;
     fixture.meet()?;
     // Each writes 8 bytes in the midst of its half, again and again.
     let place = |channel: usize| 2048 * channel as u64 + 1024;

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use mscclpp_softnic::{Acknowledge, DeviceConfig, Landing, NetworkConfig, TriggerMode};
 
 use super::{KINDS, setup, strict};
-use crate::backend::Backend;
+use crate::backend::{Backend, MANY};
 use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::Generations;
@@ -104,12 +104,16 @@ fn exchange(fixture: &Fixture<'_>, rounds: u64) -> TestResult {
         channel: link.channel,
         outgoing,
         incoming,
+        first: 0,
         rounds,
         messages: MESSAGES,
         words: WORDS,
         rank: fixture.context.rank(),
+        planted: false,
     };
-    kernel.launch(2)?.finish(fixture.context.deadline())?;
+    kernel
+        .launch(fixture.backend.threads(2, MANY))?
+        .finish(fixture.context.deadline())?;
     // The NICs look for a record without a doorbell once in a while.
     fixture.meet()?;
     fixture.meet()
