@@ -18,8 +18,6 @@ use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::shared;
 
-/// Bytes of pinned memory.
-pub(super) const STAGING: u64 = 8 << 20;
 /// What is copied at a time: several pieces are under way.
 const PIECE: u64 = 512 << 10;
 /// Pieces of pinned memory start at multiples of this.
