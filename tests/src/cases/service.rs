@@ -12,6 +12,7 @@ use mscclpp_port::{Buffer, Connection, Device, Error, GpuNetIoService, Hca, Queu
 use mscclpp_softnic as softnic;
 
 use crate::backend::{Backend, Setup};
+use crate::fixture::no_violations;
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::PingPong;
 
@@ -100,9 +101,7 @@ impl Rank {
     }
 
     fn ends_well(&self) -> TestResult {
-        let violations = self.nic.take_violations();
-        ensure!(violations.is_empty(), "the NIC saw {violations:?}");
-        Ok(())
+        no_violations(&self.nic)
     }
 }
 
