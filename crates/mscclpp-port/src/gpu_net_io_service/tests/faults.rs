@@ -12,13 +12,11 @@ use mscclpp_bootstrap::SetupError;
 use mscclpp_bootstrap::gate::Reason;
 use mscclpp_softnic::{Device as Nic, DeviceConfig, FaultPlan};
 
-use super::faulty::{Call, FaultyHca, FaultyMail, Script};
+use super::faulty::faulty_service;
 use super::points::{self, COUNTS, Named, Point};
 use super::world::{PATIENCE, Part, is_empty, nic, nics, service, set_up, world};
-use crate::device::Device;
 use crate::error::Error;
-use crate::gpu_net_io_service::{GpuNetIoConfig, GpuNetIoService, QueueCounts};
-use crate::gpu_queue::{Hca, SoftHca};
+use crate::gpu_net_io_service::{GpuNetIoService, QueueCounts};
 
 const RANKS: usize = 4;
 /// Most of the time ranks wait for one that is late, so that several worlds fit a small machine.
@@ -65,7 +63,7 @@ fn try_case(ranks: &[Arc<dyn Bootstrap>], point: &Point, faulty: usize) -> Resul
     devices[faulty].set_faults(point.rig.nic_faults.clone());
     let services: Vec<GpuNetIoService> = (0..RANKS)
         .map(|rank| match rank == faulty {
-            true => faulty_service(&ranks[rank], &devices[rank], point),
+            true => faulty_service(&ranks[rank], &devices[rank], &point.rig),
             false => service(&ranks[rank], &devices[rank]),
         })
         .collect();
@@ -149,30 +147,6 @@ fn check_errors(point: &Point, faulty: usize, results: &[Result<(), Error>]) -> 
         true => Ok(()),
         false => Err(format!("expected {:?}: {first:?}", point.named)),
     }
-}
-
-fn faulty_service(bootstrap: &Arc<dyn Bootstrap>, device: &Nic, point: &Point) -> GpuNetIoService {
-    let script = Script::new(point.rig.fault.clone());
-    let device = device.clone();
-    let hca = Hca::made(move || {
-        script.enter(Call::Open)?;
-        Ok(Arc::new(FaultyHca {
-            inner: Arc::new(SoftHca::new(device.clone())?),
-            script: Arc::clone(&script),
-        }))
-    });
-    let mut config = GpuNetIoConfig {
-        gid_index: 0,
-        ..GpuNetIoConfig::default()
-    };
-    if let Some(change) = point.rig.config {
-        change(&mut config);
-    }
-    let bootstrap = Arc::new(FaultyMail {
-        inner: Arc::clone(bootstrap),
-        fault: point.rig.mail,
-    });
-    GpuNetIoService::with_config(bootstrap, hca, Device::cpu(), config).unwrap()
 }
 
 /// A setup without faults, on the same bootstraps and with the same tag.

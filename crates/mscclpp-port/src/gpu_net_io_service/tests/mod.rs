@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! Setups of several ranks, which are threads, over the project's own bootstrap and NICs in software.
 
+mod deaths;
 mod demand;
 mod faults;
 mod faulty;

@@ -15,7 +15,7 @@ use crate::gpu_queue::QueueFault;
 /// Queues from each rank to each rank of the world in which faults are tried.
 pub(super) const COUNTS: [[i32; 4]; 4] = [[0, 2, 0, 1], [2, 0, 1, 0], [0, 1, 0, 2], [1, 0, 2, 0]];
 /// Queues of each rank.
-const QUEUES: u32 = 3;
+pub(super) const QUEUES: u32 = 3;
 /// When a setup is over in which a rank is late, and how late that is.
 pub(super) const SHORT: Duration = Duration::from_millis(1600);
 const LATE: Duration = Duration::from_millis(2100);
