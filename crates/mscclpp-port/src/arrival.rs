@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mscclpp_bootstrap::link::{self, Acceptor, LinkId, LinkKey, UnixAddress};
+use mscclpp_bootstrap::link::{self, Acceptor, Expected, LinkId, LinkKey, UnixAddress};
 use mscclpp_bootstrap::{BootstrapError, Deadline, JobKey};
 
 use crate::endpoint::{Endpoint, EndpointRecord};
@@ -16,6 +16,8 @@ use crate::error::{Error, Result};
 
 /// How long to dial before looking whether the connection is still wanted.
 const DIAL: Duration = Duration::from_millis(500);
+/// The same for waiting to be dialled.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Whether the stream is not wanted any more.
 type GivenUp<'a> = &'a dyn Fn() -> bool;
@@ -75,10 +77,11 @@ impl Arrival {
     ) -> Self {
         let expected = acceptor.expect(id, key.clone());
         Self {
-            wait: Box::new(move |_| {
+            wait: Box::new(move |given_up| {
                 let operation =
                     || format!("waiting for the connection of the endpoint at {address}");
-                (expected.accept(deadline)).map_err(|error| failed(operation(), rank, error))
+                accept(&expected, deadline, given_up)
+                    .map_err(|error| failed(operation(), rank, error))
             }),
             // An expectation of the same id takes the place of the first and ends it.
             cancel: Box::new(move || drop(acceptor.expect(id, key.clone()))),
@@ -113,8 +116,9 @@ impl Arrival<UnixStream> {
         let expected = (acceptor.expect_unix(id, key.clone()))
             .map_err(|error| failed(operation(), rank, error))?;
         Ok(Self {
-            wait: Box::new(move |_| {
-                (expected.accept(deadline)).map_err(|error| failed(operation(), rank, error))
+            wait: Box::new(move |given_up| {
+                accept(&expected, deadline, given_up)
+                    .map_err(|error| failed(operation(), rank, error))
             }),
             cancel: Box::new(move || drop(acceptor.expect_unix(id, key.clone()))),
         })
@@ -131,6 +135,24 @@ impl Arrival<UnixStream> {
         Self {
             wait: Box::new(move |given_up| dial(attempt, address, deadline, rank, given_up)),
             cancel: Box::new(|| {}),
+        }
+    }
+}
+
+/// Waits for the peer's call.
+fn accept<S>(
+    expected: &Expected<S>,
+    deadline: Deadline,
+    given_up: GivenUp<'_>,
+) -> Result<S, BootstrapError> {
+    loop {
+        match expected.accept(deadline.at_most(LOOK_EVERY)) {
+            Err(BootstrapError::LinkTimeout { .. }) if !deadline.expired() && !given_up() => {}
+            // With the whole time in the error.
+            Err(BootstrapError::LinkTimeout { .. }) if deadline.expired() => {
+                return expected.accept(deadline);
+            }
+            ended => return ended,
         }
     }
 }

@@ -179,14 +179,15 @@ pub struct Expected<S = StdTcp> {
 }
 
 impl<S> Expected<S> {
-    /// Waits for the connection. The stream is in blocking mode, a TCP one with
+    /// Waits for the connection, of which there is one. After a timeout it may be
+    /// waited for again. The stream is in blocking mode, a TCP one with
     /// `TCP_NODELAY`; both ends have proven themselves.
     ///
     /// # Errors
     /// [`BootstrapError::LinkTimeout`] when nobody came who could prove itself;
     /// [`BootstrapError::AcceptorGone`] when the acceptor was dropped or the id
     /// expected anew.
-    pub fn accept(self, deadline: Deadline) -> Result<S, BootstrapError> {
+    pub fn accept(&self, deadline: Deadline) -> Result<S, BootstrapError> {
         match self.arrival.recv_timeout(deadline.remaining()) {
             Ok(stream) => Ok(stream),
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(BootstrapError::AcceptorGone),

@@ -142,7 +142,7 @@ pub(super) fn connect(
                 return Err(line.gave_up("it sent queues of another rank".into()));
             }
             let connection = context.connect_to(local, remote, deadline)?;
-            service.communicator.adopt(&connection, peer, tag);
+            service.communicator.adopt(connection.sticky(), peer, tag);
             Ok(connection)
         })
         .collect::<Result<_>>()?;

@@ -116,6 +116,22 @@ struct Ready {
     connections: Mutex<Vec<Connection>>,
 }
 
+/// Settles how a setup has ended, also when one of its steps panics.
+struct Settles<'a> {
+    service: &'a GpuNetIoService,
+    end: State,
+}
+
+impl Drop for Settles<'_> {
+    fn drop(&mut self) {
+        let end = self.end.clone();
+        if matches!(end, State::Failed) {
+            self.service.communicator.context().close_hcas();
+        }
+        *self.service.lock() = end;
+    }
+}
+
 impl State {
     fn found(&self) -> &'static str {
         match self {
@@ -214,16 +230,13 @@ impl GpuNetIoService {
             }
             *state = State::Running;
         }
-        let made = setup::run(self, &counts.into(), tag, deadline);
-        let (state, result) = match made {
-            Ok(ready) => (State::Ready(Arc::new(ready)), Ok(())),
-            Err(error) => {
-                self.communicator.context().close_hcas();
-                (State::Failed, Err(error))
-            }
+        let mut settles = Settles {
+            service: self,
+            end: State::Failed,
         };
-        *self.lock() = state;
-        result
+        let ready = setup::run(self, &counts.into(), tag, deadline)?;
+        settles.end = State::Ready(Arc::new(ready));
+        Ok(())
     }
 
     /// As [`setup`](Self::setup), with `count` queues between any two ranks: a full mesh.

@@ -198,12 +198,12 @@ fn child() {
         }
         Err(error) => format!("another error: {error}"),
     };
-    let end = match (took < TIME + Duration::from_millis(500), is_empty(&nic)) {
-        (false, _) => format!("after {took:?}: {end}"),
-        (_, false) if !end.starts_with("well") => {
+    let end = match () {
+        () if took > TIME + Duration::from_millis(500) => format!("after {took:?}: {end}"),
+        () if end != "well" && !is_empty(&nic) => {
             format!("with {:?} left: {end}", nic.counters().live)
         }
-        _ => end,
+        () => end,
     };
     println!("\nended: {end}");
 }

@@ -12,9 +12,9 @@ use mscclpp_bootstrap::SetupError;
 use mscclpp_bootstrap::gate::Reason;
 use mscclpp_softnic::{Device as Nic, DeviceConfig, FaultPlan};
 
-use super::faulty::faulty_service;
+use super::faulty::{PANIC, faulty_service};
 use super::points::{self, COUNTS, Named, Point};
-use super::world::{PATIENCE, Part, is_empty, nic, nics, service, set_up, world};
+use super::world::{PATIENCE, Part, is_empty, nic, nics, service, set_up, try_set_up, world};
 use crate::error::Error;
 use crate::gpu_net_io_service::{GpuNetIoService, QueueCounts};
 
@@ -90,7 +90,15 @@ fn try_case(ranks: &[Arc<dyn Bootstrap>], point: &Point, faulty: usize) -> Resul
             },
         })
         .collect();
-    let results = set_up(&parts, TAG, point.timeout);
+    let mut results = try_set_up(&parts, TAG, point.timeout);
+    if point.named == Named::Panicked {
+        // The others are told; it has its panic.
+        let panic = results.remove(faulty);
+        if (panic.err()).and_then(|panic| panic.downcast_ref::<&str>().copied()) != Some(PANIC) {
+            return Err("the panic does not reach its caller".into());
+        }
+    }
+    let results: Vec<_> = (results.into_iter().map(|end| end.expect("no panic"))).collect();
     check_errors(point, faulty, &results)?;
     // The services are still there, and have let go of everything.
     for (rank, device) in devices.iter().enumerate() {
@@ -100,7 +108,7 @@ fn try_case(ranks: &[Arc<dyn Bootstrap>], point: &Point, faulty: usize) -> Resul
     }
     for service in &services {
         let again = service.setup(QueueCounts::Uniform(0), TAG);
-        if !matches!(again, Err(Error::SetUpAgain { .. })) {
+        if !matches!(&again, Err(Error::SetUpAgain { found }) if found.contains("failed")) {
             return Err(format!("a second setup after a failure gives {again:?}"));
         }
     }
@@ -141,6 +149,10 @@ fn check_errors(point: &Point, faulty: usize, results: &[Result<(), Error>]) -> 
         Named::Plan => matches!(first.reason, Reason::Plan(_)) && first.rank == faulty,
         Named::Edge => text.contains(&format!("rank {faulty}")),
         Named::Finder => failed && is_peer(first.rank) && text.contains(&format!("rank {faulty}")),
+        Named::InText => {
+            failed && (first.rank == faulty || text.contains(&format!("rank {faulty}")))
+        }
+        Named::Panicked => failed && first.rank == faulty && text.contains("abandoned"),
         Named::Silent => matches!(first.reason, Reason::Silent) && first.rank == faulty,
     };
     match right {

@@ -18,6 +18,7 @@ use super::points::Rig;
 use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::gpu_net_io_service::record::EdgeRecord;
 use crate::gpu_net_io_service::{GpuNetIoConfig, GpuNetIoService};
 use crate::gpu_queue::{
     GpuQueueProvider, Hca, HcaAddress, HcaCapabilities, HcaQueue, HcaRegistration, Path,
@@ -242,7 +243,7 @@ impl HcaQueue for FaultyQueue {
 }
 
 /// What a rank's bootstrap does to the messages of a setup that go between two ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(super) enum Mail {
     /// Another byte in the middle.
     Garbled,
@@ -252,6 +253,8 @@ pub(super) enum Mail {
     Lost,
     /// They are sent so much later.
     Late(Duration),
+    /// They say something else.
+    Record(fn(&mut EdgeRecord)),
     /// They cannot be sent, or not be received.
     RefusedToSend,
     RefusedToReceive,
@@ -319,6 +322,11 @@ impl Bootstrap for FaultyMail {
             Some(Mail::Cut) => drop(data.pop()),
             Some(Mail::Lost) => return Ok(()),
             Some(Mail::Late(time)) => std::thread::sleep(time),
+            Some(Mail::Record(change)) => {
+                let mut record = EdgeRecord::decode(&data).expect("a record");
+                change(&mut record);
+                data = record.encode().expect("a record");
+            }
             Some(Mail::RefusedToSend) => return Err(self.refused()),
             Some(Mail::DeadlyToSend) => die(),
             _ => {}
