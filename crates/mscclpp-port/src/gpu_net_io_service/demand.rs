@@ -168,7 +168,12 @@ fn meet(
         {
             return Ok(queues);
         }
-        match line.receive()? {
+        let message = match (line.receive(), made) {
+            // Nobody has asked for what there is not.
+            (Err(_), Err(error)) => return Err(error.clone()),
+            (received, _) => received?,
+        };
+        match message {
             Message::Offer { call: to, queues } => {
                 // A later offer takes the place of one that was given up.
                 offered = Some(to);

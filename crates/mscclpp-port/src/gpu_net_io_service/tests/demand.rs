@@ -9,9 +9,12 @@ use mscclpp_bootstrap::{Bootstrap, Deadline, Recording};
 use mscclpp_softnic::{ControlOperation, Device as Nic, FaultPlan};
 
 use super::world::{PATIENCE, Part, is_empty, nics, service, set_up, world};
+use crate::buffer::Buffer;
 use crate::connection::Connection;
+use crate::device::Device;
 use crate::error::{Error, ErrorCode};
 use crate::gpu_net_io_service::{GpuNetIoService, QueueCounts};
+use crate::gpu_queue::Hca;
 
 fn soon() -> Deadline {
     Deadline::after(PATIENCE)
@@ -61,7 +64,7 @@ fn gpunetio_two_ranks_make_queues_on_demand_and_no_other_takes_part() {
     assert_eq!(recording[2].total(), Default::default());
     assert_eq!(nics[2].counters().live.total(), 0);
     // What stands on a connection can be made, also without a setup.
-    let buffer = crate::buffer::Buffer::new(crate::device::Device::cpu(), 64).unwrap();
+    let buffer = Buffer::new(Device::cpu(), 64).unwrap();
     let halves: Vec<_> = (services[..2].iter().zip(&made).enumerate())
         .map(|(rank, (service, connections))| {
             let memory = service.register_memory(&buffer, 0..64).unwrap();
@@ -161,6 +164,95 @@ fn gpunetio_queues_on_demand_are_refused_or_given_up_and_the_next_call_works() {
     }
     drop(services);
     assert!(nics.iter().all(is_empty));
+}
+
+#[test]
+fn gpunetio_calls_on_demand_with_the_same_peer_and_tag_do_not_mix() {
+    let (ranks, nics) = (world(2), nics(2));
+    let services = services(&ranks, &nics);
+    let [one, other] = &services[..] else {
+        panic!("two services");
+    };
+    let alone = Deadline::after(Duration::from_secs(1));
+    thread::scope(|scope| {
+        let first = scope.spawn(|| one.connect_on_demand(1, 1, 4, alone).unwrap_err());
+        thread::sleep(Duration::from_millis(200));
+        for second in [
+            one.connect_on_demand(1, 1, 4, soon()).map(drop),
+            one.refuse_on_demand(1, 4, "no", soon()),
+        ] {
+            let error = second.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::InvalidUsage, "{error}");
+            assert!(error.to_string().contains("tag 4"), "{error}");
+        }
+        let error = first.join().unwrap();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    });
+    // Calls with other tags go on at the same time, each with its own.
+    thread::scope(|scope| {
+        for tag in 4..8 {
+            for (service, peer) in [(one, 1), (other, 0)] {
+                scope.spawn(move || {
+                    let made = service.connect_on_demand(peer, tag, tag, soon()).unwrap();
+                    assert_eq!(made.len(), tag as usize);
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn gpunetio_queues_that_cannot_be_made_on_demand_are_the_error_also_when_nobody_asks() {
+    let (ranks, nics) = (world(2), nics(2));
+    let services = services(&ranks, &nics);
+    nics[0].set_faults(FaultPlan::refuse(ControlOperation::CreateQueuePair));
+    let brief = Deadline::after(Duration::from_millis(100));
+    let error = services[0].connect_on_demand(1, 1, 0, brief).unwrap_err();
+    assert!(matches!(error, Error::Hca { .. }), "{error}");
+    assert!(error.to_string().contains("refused"), "{error}");
+}
+
+#[test]
+fn gpunetio_a_failed_setup_leaves_queues_made_on_demand_as_they_are() {
+    let ranks = world(2);
+    // Named HCAs: one that is opened again is another one.
+    let services: Vec<_> = (ranks.iter())
+        .map(|rank| GpuNetIoService::new(Arc::clone(rank), Hca::named("soft0"), Device::cpu()))
+        .map(|service| service.unwrap())
+        .collect();
+    let made = ask(&services, [1, 1], [PATIENCE; 2]).map(|made| made.unwrap());
+    let buffer = Buffer::new(Device::cpu(), 64).unwrap();
+    let memories: Vec<_> = (services.iter())
+        .map(|service| service.register_memory(&buffer, 0..64).unwrap())
+        .collect();
+    let parts: Vec<Part<'_>> = (services.iter().zip([1, 2]))
+        .map(|(service, count)| Part {
+            service,
+            counts: QueueCounts::Uniform(count),
+            comes_after: Duration::ZERO,
+        })
+        .collect();
+    for result in set_up(&parts, 0, PATIENCE) {
+        assert!(matches!(result, Err(Error::Setup(_))), "{result:?}");
+    }
+    assert!(made.iter().flatten().all(|made| made.status().is_none()));
+    // Of the same HCA as the memory.
+    let again = ask(&services, [1, 1], [PATIENCE; 2]).map(|made| made.unwrap());
+    for (old, new) in made.iter().flatten().zip(again.iter().flatten()) {
+        let hca = |made: &Connection| made.link().queue().unwrap().queue().address().hca;
+        assert_eq!(hca(old), hca(new));
+    }
+    let halves: Vec<_> = (services.iter().zip(&memories).zip(&again).enumerate())
+        .map(|(rank, ((service, memory), made))| {
+            let remote = service.exchange_memory(1 - rank, memory, 0).unwrap();
+            let semaphore = service.build_semaphore(&made[0], 0).unwrap();
+            (service, memory, remote, semaphore)
+        })
+        .collect();
+    for (service, memory, remote, semaphore) in halves {
+        let (remote, semaphore) = (remote.get().unwrap(), semaphore.get().unwrap());
+        service.port_channel(semaphore, &remote, memory).unwrap();
+    }
 }
 
 #[test]
