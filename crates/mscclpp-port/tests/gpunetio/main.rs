@@ -10,7 +10,9 @@ mod end;
 mod failures;
 #[path = "../../src/testing/local.rs"]
 mod local;
+mod owned;
 mod policy;
+mod rebuild;
 mod service;
 mod sharing;
 mod stalled;

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use mscclpp_bootstrap::{Bootstrap, TcpBootstrap};
-use mscclpp_device::abi::Backend;
+use mscclpp_device::abi::{Backend, PortChannelDeviceHandle};
 use mscclpp_port::{
     Buffer, Communicator, Device, EndpointConfig, Error, GpuNetIoService, Hca, PortChannel,
     QueueCounts, RegisteredMemory, Status, TransportKind,
@@ -17,7 +17,7 @@ use crate::support::{At, Call, PATIENCE, call, eventually, ping_pong, put_by_id,
 use crate::world::{assert_empty, nics, pair, soon};
 
 /// Ranks that each run on a thread.
-fn ranks<T: Send>(
+pub(crate) fn ranks<T: Send>(
     world: Vec<Arc<dyn Bootstrap>>,
     run: impl Fn(Arc<dyn Bootstrap>) -> T + Sync,
 ) -> Vec<T> {
@@ -34,16 +34,30 @@ fn ranks<T: Send>(
 }
 
 /// A rank's end of one queue.
-struct End {
-    channel: PortChannel,
-    buffer: Buffer,
-    _local: RegisteredMemory,
-    remote: RegisteredMemory,
+pub(crate) struct End {
+    pub(crate) channel: PortChannel,
+    pub(crate) buffer: Buffer,
+    pub(crate) local: RegisteredMemory,
+    pub(crate) remote: RegisteredMemory,
+}
+
+impl End {
+    /// Its handle, and where its memory lies that begins `offset` behind its buffer's start.
+    pub(crate) fn words(&self, offset: u64) -> (PortChannelDeviceHandle, u64) {
+        let address = self.buffer.as_ptr().expose_provenance() as u64 + offset;
+        (self.channel.device_handle(), address)
+    }
 }
 
 /// Memory of `bytes` from `offset` of a larger buffer, and a channel with it on a queue. The tag is
 /// that of the queue, which both ends number alike.
-fn end(service: &GpuNetIoService, peer: usize, index: u32, offset: u64, bytes: u64) -> End {
+pub(crate) fn end(
+    service: &GpuNetIoService,
+    peer: usize,
+    index: u32,
+    offset: u64,
+    bytes: u64,
+) -> End {
     let connection = service.connect(peer, index).unwrap();
     let buffer = Buffer::new(Device::cpu(), offset + bytes).unwrap();
     let local = (service.register_memory(&buffer, offset..offset + bytes)).unwrap();
@@ -57,18 +71,21 @@ fn end(service: &GpuNetIoService, peer: usize, index: u32, offset: u64, bytes: u
     End {
         channel,
         buffer,
-        _local: local,
+        local,
         remote,
     }
 }
 
-fn service(bootstrap: Arc<dyn Bootstrap>, nics: &[mscclpp_softnic::Device]) -> GpuNetIoService {
+pub(crate) fn service(
+    bootstrap: Arc<dyn Bootstrap>,
+    nics: &[mscclpp_softnic::Device],
+) -> GpuNetIoService {
     let nic = nics[bootstrap.rank()].clone();
     GpuNetIoService::new(bootstrap, Hca::from(nic), Device::cpu()).unwrap()
 }
 
 /// Two ranks with so many queues between them, a channel on each.
-fn two(
+pub(crate) fn two(
     queues: i32,
 ) -> (
     Vec<mscclpp_softnic::Device>,
@@ -192,7 +209,7 @@ fn gpunetio_service_channels_of_one_queue_and_of_several_count_their_own_signals
 }
 
 /// Something that both ranks do with their services.
-fn ranks_on<T: Send>(
+pub(crate) fn ranks_on<T: Send>(
     ends: &[(GpuNetIoService, Vec<End>)],
     run: impl Fn(&GpuNetIoService, usize) -> T + Sync,
 ) -> Vec<T> {
@@ -258,9 +275,7 @@ fn gpunetio_service_channels_have_every_call_of_the_device() {
     ] {
         assert_eq!(call(handle, Call::Put, at), Status::InvalidArgument);
     }
-    let address = |end: &End| end.buffer.as_ptr().expose_provenance() as u64 + 4096;
-    let both = [a, b].map(|end| (end.channel.device_handle(), address(end)));
-    ping_pong(both, 64, 200);
+    ping_pong([a, b].map(|end| end.words(4096)), 64, 200);
 }
 
 #[test]
