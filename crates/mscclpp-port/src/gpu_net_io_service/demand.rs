@@ -9,8 +9,8 @@ use std::time::Duration;
 use mscclpp_bootstrap::{Bootstrap, Deadline, Tag};
 use serde::{Deserialize, Serialize};
 
-use super::GpuNetIoService;
 use super::record::EdgeRecord;
+use super::{GpuNetIoService, is_of_another};
 use crate::connection::Connection;
 use crate::endpoint::{Endpoint, MAX_RECORD};
 use crate::error::{Error, Result};
@@ -146,10 +146,16 @@ pub(super) fn connect(
             Ok(connection)
         })
         .collect::<Result<_>>()?;
-    for connection in &connections {
-        connection.wait_connected(deadline)?;
-    }
-    Ok(connections)
+    let up = (connections.iter()).try_for_each(|connection| connection.wait_connected(deadline));
+    let Err(first) = up else {
+        return Ok(connections);
+    };
+    // What this rank failed at comes before what it heard of that. By those that are up the peer
+    // hears why, and not only that they go.
+    let own = (connections.iter().filter_map(Connection::status)).find(|e| !is_of_another(e));
+    let error = own.unwrap_or(first);
+    (connections.iter()).for_each(|connection| connection.fail(error.clone()));
+    Err(error)
 }
 
 /// Goes on until both have the other's answer to their present call.

@@ -336,6 +336,11 @@ impl GpuNetIoService {
     }
 }
 
+/// Whether an error says that another rank has failed or is gone.
+fn is_of_another(error: &Error) -> bool {
+    matches!(error, Error::PeerFailed { .. } | Error::PeerDown { .. })
+}
+
 fn no_queue(peer: usize) -> Error {
     Error::NoQueue {
         peer,

@@ -10,7 +10,7 @@ use mscclpp_bootstrap::{Deadline, Gate, Plan, SetupError};
 
 use super::counts::QueueCounts;
 use super::edges::Allocated;
-use super::{GpuNetIoService, Ready, TRANSPORT};
+use super::{GpuNetIoService, Ready, TRANSPORT, is_of_another};
 use crate::error::{Error, Result};
 
 /// The phases after the plan. First all send their records, and then all receive: nobody waits for
@@ -57,11 +57,6 @@ impl Phases<'_> {
         };
         passed.map_err(of_setup)
     }
-}
-
-/// Whether an error says that another rank has failed or is gone.
-fn is_of_another(error: &Error) -> bool {
-    matches!(error, Error::PeerFailed { .. } | Error::PeerDown { .. })
 }
 
 pub(super) fn run(

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::{Bootstrap, Deadline, TcpBootstrap};
 
-use super::faulty::{Act, Call, Fault, Mail, faulty_service};
+use super::faulty::{Act, Call, Fault, faulty_service};
+use super::mail::Mail;
 use super::points::{COUNTS, QUEUES, Rig};
 use super::world::{PATIENCE, is_empty, nics};
 use crate::error::Error;

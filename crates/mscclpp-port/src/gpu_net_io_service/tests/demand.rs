@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::{Bootstrap, Deadline, Recording};
-use mscclpp_softnic::{ControlOperation, Device as Nic, FaultPlan};
+use mscclpp_softnic::{ControlOperation, Device as Nic, FaultPlan, State};
 
 use super::world::{PATIENCE, Part, is_empty, nics, service, set_up, world};
 use crate::buffer::Buffer;
@@ -190,14 +190,18 @@ fn gpunetio_calls_on_demand_with_the_same_peer_and_tag_do_not_mix() {
     });
     // Calls with other tags go on at the same time, each with its own.
     thread::scope(|scope| {
-        for tag in 4..8 {
-            for (service, peer) in [(one, 1), (other, 0)] {
-                scope.spawn(move || {
-                    let made = service.connect_on_demand(peer, tag, tag, soon()).unwrap();
-                    assert_eq!(made.len(), tag as usize);
-                });
-            }
-        }
+        let calls: Vec<_> = (4..8)
+            .flat_map(|tag| [(tag, one, 1), (tag, other, 0)])
+            .map(|(tag, service, peer)| {
+                let made = scope.spawn(move || service.connect_on_demand(peer, tag, tag, soon()));
+                (tag, made)
+            })
+            .collect();
+        // Kept until all are there.
+        let made: Vec<_> = (calls.into_iter())
+            .map(|(tag, made)| (tag, made.join().unwrap().unwrap()))
+            .collect();
+        assert!(made.iter().all(|(tag, made)| made.len() == *tag as usize));
     });
 }
 
@@ -210,6 +214,66 @@ fn gpunetio_queues_that_cannot_be_made_on_demand_are_the_error_also_when_nobody_
     let error = services[0].connect_on_demand(1, 1, 0, brief).unwrap_err();
     assert!(matches!(error, Error::Hca { .. }), "{error}");
     assert!(error.to_string().contains("refused"), "{error}");
+}
+
+#[test]
+fn gpunetio_a_step_that_one_cannot_do_on_demand_fails_on_both_and_leaves_nothing() {
+    let (ranks, nics) = (world(2), nics(2));
+    let services = services(&ranks, &nics);
+    let before: Vec<_> = ask(&services, [1, 1], [PATIENCE; 2])
+        .map(|made| made.unwrap())
+        .into();
+    let live = || [0, 1].map(|rank: usize| nics[rank].counters().live);
+    let kept = live();
+    for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
+        for rank in [0, 1] {
+            nics[rank].set_faults(FaultPlan::refuse(ControlOperation::Transition(state)));
+            let errors = ask(&services, [2, 2], [PATIENCE; 2]).map(|made| made.unwrap_err());
+            assert!(
+                matches!(errors[rank], Error::Hca { .. }),
+                "{}",
+                errors[rank]
+            );
+            let told = &errors[1 - rank];
+            assert!(
+                matches!(told, Error::PeerFailed { rank: Some(r), .. } if *r == rank),
+                "{told}"
+            );
+            let until = Instant::now() + PATIENCE;
+            while live() != kept {
+                assert!(Instant::now() < until, "{:?} instead of {kept:?}", live());
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    assert!(before.iter().flatten().all(|made| made.status().is_none()));
+    for made in ask(&services, [2, 2], [PATIENCE; 2]) {
+        made.unwrap();
+    }
+}
+
+#[test]
+fn gpunetio_a_rank_that_dies_ends_calls_on_demand_with_it() {
+    let nics = nics(2);
+    let (ranks, kill) = crate::testing::Local::world(2);
+    let services = services(&ranks, &nics);
+    thread::scope(|scope| {
+        let asks = scope.spawn(|| services[0].connect_on_demand(1, 2, 0, soon()).map(drop));
+        let refuses = scope.spawn(|| services[0].refuse_on_demand(1, 1, "no", soon()));
+        thread::sleep(Duration::from_millis(100));
+        let killed = Instant::now();
+        kill(1);
+        for result in [asks.join().unwrap(), refuses.join().unwrap()] {
+            let error = result.unwrap_err();
+            assert!(
+                matches!(error, Error::PeerDown { rank: Some(1), .. }),
+                "{error}"
+            );
+        }
+        assert!(killed.elapsed() < Duration::from_secs(5));
+    });
+    drop(services);
+    assert!(nics.iter().all(is_empty));
 }
 
 #[test]

@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: MIT
-//! An HCA and a bootstrap that behave until a fault says otherwise.
+//! An HCA that behaves until a fault says otherwise, and a service on it.
 
-use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use mscclpp_bootstrap::{
-    Bootstrap, BootstrapError, Deadline, FailureObserver, JobKey, PeerFailure, Tag, Turns,
-};
+use mscclpp_bootstrap::Bootstrap;
 use mscclpp_device::abi::QueueDeviceHandle;
 use mscclpp_softnic::Device as Nic;
 use rustix::process::Signal;
 
+use super::mail::FaultyMail;
 use super::points::Rig;
 use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::gpu_net_io_service::record::EdgeRecord;
 use crate::gpu_net_io_service::{GpuNetIoConfig, GpuNetIoService};
 use crate::gpu_queue::{
     GpuQueueProvider, Hca, HcaAddress, HcaCapabilities, HcaQueue, HcaRegistration, Path,
@@ -70,7 +67,7 @@ pub(super) struct Fault {
 pub(super) const PANIC: &str = "a call panics in a test";
 
 /// Ends this process as nothing can prevent.
-fn die() -> ! {
+pub(super) fn die() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
     std::process::abort()
 }
@@ -239,140 +236,6 @@ impl HcaQueue for FaultyQueue {
 
     fn stop(&self) {
         self.inner.stop();
-    }
-}
-
-/// What a rank's bootstrap does to the messages of a setup that go between two ranks.
-#[derive(Clone, Copy)]
-pub(super) enum Mail {
-    /// Another byte in the middle.
-    Garbled,
-    /// The last byte is missing.
-    Cut,
-    /// They do not arrive.
-    Lost,
-    /// They are sent so much later.
-    Late(Duration),
-    /// They say something else.
-    Record(fn(&mut EdgeRecord)),
-    /// They cannot be sent, or not be received.
-    RefusedToSend,
-    RefusedToReceive,
-    /// The process is killed before it sends, or receives, the first.
-    DeadlyToSend,
-    DeadlyToReceive,
-    /// The process is killed a moment after it has sent so many messages to gates.
-    DeadlyAfterGateMessages(usize),
-}
-
-/// A bootstrap with such a fault.
-pub(super) struct FaultyMail {
-    inner: Arc<dyn Bootstrap>,
-    fault: Option<Mail>,
-    /// Messages to gates so far.
-    to_gates: AtomicUsize,
-}
-
-impl FaultyMail {
-    pub(super) fn new(inner: Arc<dyn Bootstrap>, fault: Option<Mail>) -> Self {
-        let to_gates = AtomicUsize::new(0);
-        Self {
-            inner,
-            fault,
-            to_gates,
-        }
-    }
-
-    fn fault(&self, tag: Tag) -> Option<Mail> {
-        let ours = tag.value() >> 32 == Tag::layered(2, 0).value() >> 32;
-        self.fault.filter(|_| ours)
-    }
-
-    fn refused(&self) -> BootstrapError {
-        BootstrapError::Io {
-            operation: "a message that the test refuses".into(),
-            hint: String::new(),
-            source: std::io::Error::other("refused"),
-        }
-    }
-}
-
-impl Bootstrap for FaultyMail {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.inner.world_size()
-    }
-
-    fn send(
-        &self,
-        peer: usize,
-        tag: Tag,
-        data: &[u8],
-        deadline: Deadline,
-    ) -> Result<(), BootstrapError> {
-        let mut data = data.to_vec();
-        match self.fault(tag) {
-            Some(Mail::Garbled) => {
-                let middle = data.len() / 2;
-                data[middle..].fill(0xc1);
-            }
-            Some(Mail::Cut) => drop(data.pop()),
-            Some(Mail::Lost) => return Ok(()),
-            Some(Mail::Late(time)) => std::thread::sleep(time),
-            Some(Mail::Record(change)) => {
-                let mut record = EdgeRecord::decode(&data).expect("a record");
-                change(&mut record);
-                data = record.encode().expect("a record");
-            }
-            Some(Mail::RefusedToSend) => return Err(self.refused()),
-            Some(Mail::DeadlyToSend) => die(),
-            _ => {}
-        }
-        self.inner.send(peer, tag, &data, deadline)?;
-        if let Some(Mail::DeadlyAfterGateMessages(last)) = self.fault
-            && tag.to_string().starts_with("setup")
-            && self.to_gates.fetch_add(1, Ordering::SeqCst) + 1 == last
-        {
-            std::thread::sleep(Duration::from_millis(100));
-            die();
-        }
-        Ok(())
-    }
-
-    fn recv(&self, peer: usize, tag: Tag, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
-        match self.fault(tag) {
-            Some(Mail::RefusedToReceive) => return Err(self.refused()),
-            Some(Mail::DeadlyToReceive) => die(),
-            _ => {}
-        }
-        self.inner.recv(peer, tag, deadline)
-    }
-
-    fn timeout(&self) -> Duration {
-        self.inner.timeout()
-    }
-
-    fn local_ip(&self) -> Option<IpAddr> {
-        self.inner.local_ip()
-    }
-
-    fn job_key(&self) -> Option<JobKey> {
-        self.inner.job_key()
-    }
-
-    fn observe_failures(&self, observer: Weak<dyn FailureObserver>) {
-        self.inner.observe_failures(observer);
-    }
-
-    fn failure_of(&self, rank: usize) -> Option<PeerFailure> {
-        self.inner.failure_of(rank)
-    }
-
-    fn turns(&self) -> Option<&Turns> {
-        self.inner.turns()
     }
 }
 

@@ -5,6 +5,7 @@ mod deaths;
 mod demand;
 mod faults;
 mod faulty;
+mod mail;
 mod points;
 mod usage;
 mod world;

@@ -4,8 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mscclpp_bootstrap::{Bootstrap, Recording};
+use mscclpp_bootstrap::{Bootstrap, Deadline, Recording};
 
+use super::faulty::faulty_service;
+use super::mail::Mail;
+use super::points::Rig;
 use super::world::{PATIENCE, Part, is_empty, nics, service, set_up, world};
 use crate::buffer::Buffer;
 use crate::device::Device;
@@ -38,6 +41,33 @@ fn gpunetio_calls_in_another_order_are_refused() {
         one.register_memory(&buffer, 0..64).map(drop).unwrap_err(),
         (one.exchange_memory(1, &Default::default(), 0).map(drop)).unwrap_err(),
     ];
+    let mut refused = Vec::from(refused);
+    refused.push(one.rebuild(1, 0, Deadline::after(PATIENCE)).unwrap_err());
+    // Of another service, which has queues.
+    let others = (world(2), crate::gpu_net_io_service::tests::world::nics(2));
+    let others: Vec<_> = (others.0.iter().zip(&others.1))
+        .map(|(rank, nic)| service(rank, nic))
+        .collect();
+    for result in up(&others, &[vec![0, 1], vec![1, 0]], 0) {
+        result.unwrap();
+    }
+    let connections = [others[0].connect(1, 0), others[1].connect(0, 0)].map(|made| made.unwrap());
+    let halves = [0, 1].map(|rank: usize| {
+        let made = others[rank].build_semaphore(&connections[rank], 0);
+        made.unwrap()
+    });
+    refused.push(
+        one.build_semaphore(&connections[0], 0)
+            .map(drop)
+            .unwrap_err(),
+    );
+    let semaphore = halves[0].get().unwrap();
+    let nothing = Default::default();
+    refused.push(
+        one.port_channel(semaphore, &nothing, &nothing)
+            .map(drop)
+            .unwrap_err(),
+    );
     for error in refused {
         assert!(matches!(error, Error::NotSetUp { .. }), "{error}");
         assert_eq!(error.code(), ErrorCode::InvalidUsage);
@@ -63,6 +93,86 @@ fn gpunetio_calls_in_another_order_are_refused() {
     let foreign = services[1].connect(0, 0).unwrap();
     let error = one.build_semaphore(&foreign, 0).map(drop).unwrap_err();
     assert!(matches!(error, Error::UnknownConnection { .. }), "{error}");
+}
+
+#[test]
+fn gpunetio_the_same_number_to_all_is_checked_as_any_other() {
+    let (ranks, nics) = (world(2), nics(2));
+    for (count, works) in [
+        (0, true),
+        (1, true),
+        (-1, false),
+        (65, false),
+        (i32::MIN, false),
+    ] {
+        let services: Vec<_> = (ranks.iter().zip(&nics))
+            .map(|(rank, nic)| service(rank, nic))
+            .collect();
+        let parts: Vec<Part<'_>> = (services.iter())
+            .map(|service| Part {
+                service,
+                counts: QueueCounts::Uniform(count),
+                comes_after: Duration::ZERO,
+            })
+            .collect();
+        for result in set_up(&parts, 0, PATIENCE) {
+            match result {
+                Ok(()) => assert!(works, "{count} is accepted"),
+                Err(error) => {
+                    assert!(!works, "{count}: {error}");
+                    assert_eq!(error.code(), ErrorCode::InvalidUsage);
+                    assert!(error.to_string().contains(&count.to_string()), "{error}");
+                }
+            }
+        }
+    }
+    assert!(nics.iter().all(is_empty));
+}
+
+#[test]
+fn gpunetio_while_a_setup_is_under_way_it_is_not_done_and_its_tag_is_taken() {
+    let (ranks, nics) = (world(2), nics(1));
+    let (one, other) = (service(&ranks[0], &nics[0]), service(&ranks[0], &nics[0]));
+    std::thread::scope(|scope| {
+        // Rank 1 does not come.
+        let first = scope.spawn(|| {
+            let alone = Deadline::after(Duration::from_secs(2));
+            one.setup_by(&[0, 1], 6, alone).unwrap_err()
+        });
+        std::thread::sleep(Duration::from_millis(200));
+        let error = one.connect(1, 0).unwrap_err();
+        assert!(error.to_string().contains("under way"), "{error}");
+        let error = one.setup(&[0, 1], 7).unwrap_err();
+        assert!(matches!(error, Error::SetUpAgain { found } if found.contains("under way")));
+        let brief = Deadline::after(Duration::from_millis(100));
+        let error = other.setup_by(&[0, 1], 6, brief).unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        let Error::Setup(error) = first.join().unwrap() else {
+            panic!("an error of the setup");
+        };
+        assert_eq!(error.lost_rank(), Some(1));
+    });
+    assert!(nics.iter().all(is_empty));
+}
+
+#[test]
+fn gpunetio_records_that_come_twice_do_no_harm_to_a_setup_or_the_next() {
+    let (ranks, nics) = (world(3), nics(3));
+    for _ in 0..3 {
+        let services: Vec<_> = (ranks.iter().zip(&nics))
+            .map(|(rank, nic)| {
+                let rig = Rig {
+                    mail: Some(Mail::Twice),
+                    ..Rig::default()
+                };
+                faulty_service(rank, nic, &rig)
+            })
+            .collect();
+        for result in up(&services, &[vec![0, 2, 1], vec![2, 0, 0], vec![1, 0, 0]], 4) {
+            result.unwrap();
+        }
+    }
+    assert!(nics.iter().all(is_empty));
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use mscclpp_softnic::{ControlOperation, DeviceConfig, FaultKind, FaultPlan, FaultRule};
 
-use super::faulty::{Act, Call, Fault, Mail};
+use super::faulty::{Act, Call, Fault};
+use super::mail::Mail;
 use crate::gpu_net_io_service::GpuNetIoConfig;
 
 /// Queues from each rank to each rank of the world in which faults are tried.

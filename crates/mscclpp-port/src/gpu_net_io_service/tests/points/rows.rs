@@ -6,7 +6,8 @@ use mscclpp_softnic::{Capabilities, ControlOperation, DeviceConfig, FaultPlan, S
 
 use super::{ChangeConfig, ChangeCounts, LATE, MakeSparse, Named, QUEUES, Rig, Table};
 use crate::gpu_net_io_service::record::EdgeRecord;
-use crate::gpu_net_io_service::tests::faulty::{Act, Call, Mail};
+use crate::gpu_net_io_service::tests::faulty::{Act, Call};
+use crate::gpu_net_io_service::tests::mail::Mail;
 use crate::gpu_queue::QueueFault;
 
 type ChangeHandle = fn(&mut QueueDeviceHandle);
