@@ -7,7 +7,8 @@ use std::sync::Mutex;
 use mscclpp_bootstrap::Deadline;
 use mscclpp_bootstrap::plan::MAX_QUEUES;
 
-use super::{GpuNetIoService, demand, no_queue};
+use super::demand::{self, Wanted};
+use super::{GpuNetIoService, no_queue};
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::sync::lock_plain as lock;
@@ -74,8 +75,8 @@ impl GpuNetIoService {
     /// # Errors
     /// [`Error::InvalidUsage`] for this rank itself, one that does not exist, another number, and
     /// while another call with the same peer and tag is under way.
-    /// [`Error::PeerGaveUp`] when the peer asks for another number, has failed to make its queues, or
-    /// [refuses](Self::refuse_on_demand); [`Error::Timeout`] when it does not answer;
+    /// [`Error::PeerGaveUp`] when the peer asks for another number or [rebuilds](Self::rebuild), has failed
+    /// to make its queues, or [refuses](Self::refuse_on_demand); [`Error::Timeout`] when it does not answer;
     /// [`Error::PeerDown`]. Errors of making queues and of bringing them up, on both ends. Nothing is
     /// left of queues that could not be made.
     pub fn connect_on_demand(
@@ -93,7 +94,11 @@ impl GpuNetIoService {
             });
         }
         let _turn = self.pairwise.turn(CONNECT, peer, tag)?;
-        let made = demand::connect(self, (peer, queues), tag, deadline)?;
+        let wanted = Wanted {
+            queues,
+            rebuilt: false,
+        };
+        let made = demand::connect(self, (peer, wanted), tag, deadline)?;
         lock(&self.pairwise.peers).insert(peer);
         Ok(made)
     }
@@ -131,7 +136,11 @@ impl GpuNetIoService {
             return Err(no_queue(peer));
         }
         let _turn = self.pairwise.turn(REBUILD, peer, tag)?;
-        let made = demand::connect(self, (peer, count), tag, deadline)?;
+        let wanted = Wanted {
+            queues: count,
+            rebuilt: true,
+        };
+        let made = demand::connect(self, (peer, wanted), tag, deadline)?;
         let mut replaced = Vec::new();
         let mut connections = lock(&ready.connections);
         for (index, new) in (0..count).zip(made) {

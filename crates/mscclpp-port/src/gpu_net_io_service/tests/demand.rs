@@ -320,6 +320,34 @@ fn gpunetio_a_failed_setup_leaves_queues_made_on_demand_as_they_are() {
 }
 
 #[test]
+fn gpunetio_queues_on_demand_do_not_take_the_place_of_those_of_a_setup() {
+    let (ranks, nics) = (world(2), nics(2));
+    let services = services(&ranks, &nics);
+    let parts: Vec<Part<'_>> = (services.iter())
+        .map(|service| Part {
+            service,
+            counts: QueueCounts::Uniform(1),
+            comes_after: Duration::ZERO,
+        })
+        .collect();
+    for result in set_up(&parts, 0, PATIENCE) {
+        result.unwrap();
+    }
+    let old = [0, 1].map(|rank: usize| services[rank].connect(1 - rank, 0).unwrap());
+    // One makes the queues of the setup again, the other wants some besides.
+    let [rebuilt, made] = thread::scope(|scope| {
+        let rebuilds = scope.spawn(|| services[0].rebuild(1, 4, soon()));
+        let asks = scope.spawn(|| services[1].connect_on_demand(0, 1, 4, soon()).map(drop));
+        [rebuilds.join().unwrap(), asks.join().unwrap()]
+    });
+    for error in [rebuilt.unwrap_err(), made.unwrap_err()] {
+        assert!(matches!(error, Error::PeerGaveUp { .. }), "{error}");
+        assert!(error.to_string().contains("rebuilt"), "{error}");
+    }
+    assert!(old.iter().all(|old| old.status().is_none()));
+}
+
+#[test]
 fn gpunetio_one_edge_is_rebuilt_while_the_others_go_on() {
     let (ranks, nics) = (world(3), nics(3));
     let services = services(&ranks, &nics);

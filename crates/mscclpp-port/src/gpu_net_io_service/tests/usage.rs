@@ -130,6 +130,39 @@ fn gpunetio_the_same_number_to_all_is_checked_as_any_other() {
 }
 
 #[test]
+fn gpunetio_a_rank_alone_sets_nothing_up_and_gets_no_queue_to_itself() {
+    let (ranks, nics) = (world(1), nics(1));
+    let alone = service(&ranks[0], &nics[0]);
+    alone.setup(&[0], 0).unwrap();
+    assert_eq!(nics[0].counters().live.queue_pairs, 0);
+    let error = alone.connect(0, 0).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidUsage, "{error}");
+    drop(alone);
+    let error = service(&ranks[0], &nics[0]).setup(&[1], 0).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidUsage, "{error}");
+    assert!(error.to_string().contains("itself"), "{error}");
+    assert!(nics.iter().all(is_empty));
+}
+
+#[test]
+#[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
+fn gpunetio_ranges_outside_of_a_buffer_are_not_registered() {
+    let (ranks, nics) = (world(2), nics(2));
+    let services: Vec<_> = (ranks.iter().zip(&nics))
+        .map(|(rank, nic)| service(rank, nic))
+        .collect();
+    for result in up(&services, &[vec![0, 1], vec![1, 0]], 0) {
+        result.unwrap();
+    }
+    let buffer = Buffer::new(Device::cpu(), 64).unwrap();
+    for range in [0..65, 64..64, 10..5, 65..66, u64::MAX..0, 1..u64::MAX] {
+        let made = services[0].register_memory(&buffer, range.clone());
+        assert!(made.is_err(), "{range:?} is registered");
+    }
+    services[0].register_memory(&buffer, 63..64).unwrap();
+}
+
+#[test]
 fn gpunetio_while_a_setup_is_under_way_it_is_not_done_and_its_tag_is_taken() {
     let (ranks, nics) = (world(2), nics(1));
     let (one, other) = (service(&ranks[0], &nics[0]), service(&ranks[0], &nics[0]));
