@@ -38,7 +38,8 @@
 //!   who observes the bootstrap is told. One that dies during the last gate may
 //!   do either, on each of the others.
 //! - A rank whose gate is dropped before [`Gate::finish`], because its step
-//!   returned early or panicked, counts as failed: the others are told.
+//!   returned early or panicked, counts as failed: the others are told, with the
+//!   name of the last gate that it came to.
 //!
 //! Each gate takes one message to and one from each neighbour in a binomial tree,
 //! O(log world) a rank. Finding out who does not answer takes O(log world)

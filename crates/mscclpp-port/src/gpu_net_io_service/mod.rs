@@ -82,7 +82,8 @@ impl Default for GpuNetIoConfig {
 /// messages, and no rank begins the next one otherwise. While all ranks live and answer, all of them
 /// get the same [`Error::Setup`], which names the phase, the rank and the cause; each has let go of
 /// all that it made when the call returns. A rank that dies or does not answer is named to all others
-/// by the deadline. When it dies after the last phase, setup succeeds and its connections fail.
+/// by the deadline. When it dies after the last phase, setup succeeds and its connections fail. A rank
+/// whose step panics counts as one that failed; the panic goes on on its own thread.
 ///
 /// Queues, their memory and what is told of them exist for the plan's edges alone. Nothing is chosen
 /// silently: one HCA a service, whose name is given, and a setup that cannot be done as asked is an
@@ -91,6 +92,9 @@ impl Default for GpuNetIoConfig {
 /// What is not covered: a call of an HCA's driver that never returns holds up its own rank (the
 /// others go on with an error that names it), and the pairwise exchanges after the setup fail one by
 /// one, under deadlines of their own.
+///
+/// With a bootstrap that has no [`turns`](Bootstrap::turns), take another tag after a failure: what the
+/// failed setup has left behind cannot be told apart there.
 ///
 /// Several services may use one bootstrap, and be set up at once, with different tags; the tags of
 /// their later exchanges must differ, too. All methods may be called from any thread.

@@ -12,6 +12,7 @@ mod failures;
 mod local;
 mod owned;
 mod policy;
+mod ranks;
 mod rebuild;
 mod service;
 mod sharing;

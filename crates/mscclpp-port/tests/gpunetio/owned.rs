@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mscclpp_port::{GpuNetIoService, Status};
 
-use crate::service::{End, two};
+use crate::ranks::{End, two};
 use crate::support::{At, Call, eventually, start};
 use crate::world::assert_empty;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use mscclpp_port::{Buffer, Device, Error, PortChannel, Status};
 
 use crate::local::Local;
-use crate::service::{End, end, ranks, service};
+use crate::ranks::{End, end, ranks, service};
 use crate::support::{At, Call, call, eventually, ping_pong, start};
 use crate::world::{assert_empty, nics, soon};
 
