@@ -123,7 +123,8 @@ impl GpuNetIoService {
 
     /// Makes the queues of one edge of the setup again, after one of them has failed, together with
     /// the peer, who does the same; other edges go on meanwhile. [`connect`](Self::connect) selects
-    /// from the new ones then. The old ones end: whoever still uses them gets an error at once.
+    /// from the new ones then. The old ones end: whoever still uses them gets an error at once. What was
+    /// being exchanged over them is begun again, with other tags.
     ///
     /// # Errors
     /// [`Error::NotSetUp`]; [`Error::NoQueue`] for a peer without queues in the plan; those of

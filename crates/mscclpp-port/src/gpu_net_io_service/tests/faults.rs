@@ -18,7 +18,7 @@ use super::world::{PATIENCE, Part, is_empty, nic, nics, service, set_up, try_set
 use crate::error::Error;
 use crate::gpu_net_io_service::{GpuNetIoService, QueueCounts};
 
-const RANKS: usize = 4;
+pub(super) const RANKS: usize = 4;
 /// Most of the time ranks wait for one that is late, so that several worlds fit a small machine.
 const WORLDS: usize = 8;
 const TAG: u32 = 7;
@@ -55,7 +55,11 @@ fn gpunetio_a_fault_on_any_rank_fails_the_setup_on_all_and_leaves_nothing() {
 }
 
 /// What is wrong with a case.
-fn try_case(ranks: &[Arc<dyn Bootstrap>], point: &Point, faulty: usize) -> Result<(), String> {
+pub(super) fn try_case(
+    ranks: &[Arc<dyn Bootstrap>],
+    point: &Point,
+    faulty: usize,
+) -> Result<(), String> {
     let mut devices = nics(RANKS);
     if let Some(config) = &point.rig.nic {
         devices[faulty] = nic(config.clone());

@@ -5,6 +5,7 @@ mod deaths;
 mod demand;
 mod faults;
 mod faulty;
+mod leaks;
 mod mail;
 mod points;
 mod usage;
