@@ -385,6 +385,11 @@ fn gpunetio_one_edge_is_rebuilt_while_the_others_go_on() {
     }
     let error = services[0].rebuild(0, 1, soon()).unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidUsage);
+    // The other does not come: the queues stay as they are.
+    let brief = Deadline::after(Duration::from_millis(100));
+    let error = services[0].rebuild(2, 1, brief).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert!(to(0, 2, 0).status().is_none() && to(2, 0, 1).status().is_none());
     drop((old, services));
     assert!(nics.iter().all(is_empty));
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! How a service is used, and misused.
 
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -275,9 +276,38 @@ fn gpunetio_only_the_plan_is_made_and_only_its_peers_are_told() {
         let peers = row.iter().enumerate().filter(|(_, count)| **count > 0);
         let expected: Vec<_> = peers.map(|(peer, _)| (peer, 1, 1)).collect();
         assert_eq!(told, expected, "rank {rank}");
+        // Nor do NICs reach others.
+        assert_eq!(nics[rank].links().len(), expected.len());
     }
     drop(services);
     assert!(nics.iter().all(is_empty));
+}
+
+#[test]
+#[ignore = "run by the next test, with MSCCLPP_IB_GID_INDEX set"]
+fn child_with_another_gid() {
+    let ranks = world(1);
+    let hca = Hca::named("soft0");
+    let service = GpuNetIoService::new(Arc::clone(&ranks[0]), hca, Device::cpu()).unwrap();
+    let error = service.setup(&[0], 0).unwrap_err().to_string();
+    for part in ["phase port", "index 5", "MSCCLPP_IB_GID_INDEX"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn gpunetio_the_gid_that_the_environment_names_is_used() {
+    let name = "gpu_net_io_service::tests::usage::child_with_another_gid";
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--ignored"])
+        .env("MSCCLPP_IB_GID_INDEX", "5")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(
+        child.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
 }
 
 #[test]
