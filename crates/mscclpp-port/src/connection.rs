@@ -25,6 +25,10 @@ use crate::transport::{Progress, Transport, TransportKind};
 /// is no order. The source of a write may be read until a flush that was
 /// requested after it is done.
 ///
+/// Over CUDA IPC ([`TransportKind::CudaIpc`]) the source must be memory that GPUs reach, signals go to
+/// semaphores' tokens only, and accumulates are [`Error::Unsupported`]. How bytes of one write land is
+/// the GPU's business; aligned words are not torn.
+///
 /// A connection on whose queue kernels post themselves ([`IbMode::GpuNetIo`](crate::IbMode::GpuNetIo))
 /// leaves nothing to the host: its operations here are [`Error::Unsupported`]. Kernels get at it
 /// through a [`PortChannel`](crate::PortChannel). Inside its puts there is no order between 8-byte

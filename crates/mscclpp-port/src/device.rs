@@ -83,7 +83,10 @@ mod tests {
     #[test]
     fn a_gpu_is_refused_by_name() {
         assert!(Device::cpu().check_available().is_ok());
-        let error = Device::gpu(3).check_available().unwrap_err();
-        assert!(error.to_string().contains("GPU 3"), "{error}");
+        let error = Device::gpu(1003).check_available().unwrap_err();
+        assert!(error.to_string().contains("GPU 1003"), "{error}");
+        // Not without telling what to do.
+        let told = ["feature", "driver"].map(|word| error.to_string().contains(word));
+        assert!(told.contains(&true), "{error}");
     }
 }

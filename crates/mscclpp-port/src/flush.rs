@@ -29,7 +29,8 @@ impl FlushWord {
         std::ptr::from_ref(&*self.0).expose_provenance() as u64
     }
 
-    #[cfg(test)]
+    /// The position, as kernels see it.
+    #[cfg(any(test, feature = "cuda"))]
     pub(crate) fn done(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }

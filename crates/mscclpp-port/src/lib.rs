@@ -2,8 +2,9 @@
 //! GPU-to-GPU one-sided channels, with the PortChannel API of MSCCL++: a kernel calls `put`,
 //! `signal`, `wait` and `flush`. By default a host thread, the proxy, carries them out over a
 //! transport; on a connection that was made for it ([`IbMode::GpuNetIo`]) the kernel does so itself,
-//! on the send queue of an HCA. This build runs kernels on CPU threads; it has the Ethernet transport,
-//! and as HCAs the NICs in software of `mscclpp-softnic`.
+//! on the send queue of an HCA. Transports are Ethernet and, between GPUs of one host, CUDA IPC; HCAs
+//! are the NICs in software of `mscclpp-softnic`. Kernels run on CPU threads or, with the feature
+//! `cuda`, on GPUs.
 //!
 //! # The way of one put
 //!
@@ -28,6 +29,10 @@
 //!    raises the semaphore's token, which its kernel polls.
 //! 4. For a flush the peer acknowledges; the proxy then stores the trigger's position plus one in
 //!    the word that the flushing thread polls.
+//!
+//! Over CUDA IPC the proxy starts the copy, and nobody takes part at the peer: the stream of the
+//! connection copies into the peer's memory, writes the next count to its token, and for a flush the
+//! position to the word that the flushing thread polls.
 //!
 //! # The way of one put on a queue
 //!
@@ -77,6 +82,30 @@
 //!   order, and so may two puts; all have landed before a later signal. A flush says that the peer's
 //!   HCA has taken everything, and a get that its bytes have arrived. When a connection is dropped,
 //!   what was not flushed may be lost.
+//!
+//! - Over CUDA IPC a flush says that the bytes are in the peer's memory. The peer's end checks
+//!   nothing: memory that it shares may be written by whoever got its record.
+//!
+//! # GPUs
+//!
+//! The feature `cuda` needs nothing to build, and the driver is loaded when first asked for:
+//! [`Device::check_available`] says what is missing. An endpoint's [`EndpointConfig::device`] is that of
+//! its kernels: tokens and counts lie in its memory, and a [`ProxyService`] serves kernels of one
+//! device. Rings, status words and flush positions stay in host memory, on pages of their own which are
+//! pinned when the first channel of a GPU needs them.
+//!
+//! | | payload of a GPU | signal to a GPU | accumulate in a GPU's memory |
+//! |---|---|---|---|
+//! | CUDA IPC | one copy, by the sender's stream | written by the same stream | refused |
+//! | Ethernet | copied to pinned memory and sent, received into pinned memory and copied | written by the stream of those copies | read and written by the receiver: atomic among the process's connections, not against kernels |
+//!
+//! Nothing waits for a kernel: copies run on streams of this crate, marks that they write to host
+//! memory tell how far they are, and what they use is kept until then. Each call gives the caller's
+//! current context back. A first use of a GPU (its context, streams, pinned memory) takes up to some
+//! hundred milliseconds, which making endpoints and channels takes, not the proxy; except for an
+//! endpoint of the CPU that meets a GPU's memory.
+//!
+//! Memory that somebody else has allocated becomes a buffer by [`Buffer::of_gpu_memory`].
 //!
 //! # Failure
 //!

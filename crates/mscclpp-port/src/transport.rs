@@ -27,7 +27,9 @@ pub enum TransportKind {
     /// Not chosen. No endpoint can be made of it.
     #[default]
     Unknown = 0,
-    /// CUDA inter-process memory on one host.
+    /// Memory of GPUs, shared between processes of one host: copies go from GPU to GPU. Both ends are
+    /// GPUs' ([`EndpointConfig::device`](crate::EndpointConfig::device)), the same or others. Needs the
+    /// feature `cuda`.
     CudaIpc = 1,
     /// InfiniBand or RoCE device 0.
     IB0 = 2,

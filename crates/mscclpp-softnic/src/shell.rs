@@ -50,11 +50,13 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    pub(crate) fn new(nic: Nic, events: Arc<EventQueue>) -> Self {
+    pub(crate) fn new(mut nic: Nic, events: Arc<EventQueue>) -> Self {
+        let host = HostMemory::shared();
+        nic.common.accesses.add_space(host.in_order());
         Self {
             nic,
             events,
-            spaces: vec![HostMemory::shared()],
+            spaces: vec![host],
             registers: Vec::new(),
             links: Vec::new(),
             answered: false,
@@ -70,6 +72,7 @@ impl Shell {
         let same =
             |known: &Arc<dyn NicMemory>| std::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(memory));
         let space = self.spaces.iter().position(same).unwrap_or_else(|| {
+            self.nic.common.accesses.add_space(memory.in_order());
             self.spaces.push(memory.clone());
             self.spaces.len() - 1
         });

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use mlx5_queue::*;
 use mscclpp_softnic::*;
+use support::slow_memory::SlowMemory;
 use support::*;
 
 const LINGER: Duration = Duration::from_micros(100);
@@ -73,6 +74,61 @@ fn a_write_has_landed_before_a_later_atomic_acts() {
         partial > 1000,
         "the payload landed in pieces only {partial} times"
     );
+}
+
+/// What must act after a write is not held back until its end where the memory
+/// itself keeps the order.
+#[test]
+fn a_memory_that_keeps_the_order_is_not_waited_for() {
+    // Where the payload comes from: the same memory, or the host's.
+    for (in_order, from_host, expected) in [
+        (true, false, 2),
+        (false, false, 1),
+        // A copy from elsewhere is submitted in two halves.
+        (true, true, 1),
+    ] {
+        for strict in [false, true] {
+            let memory = SlowMemory::with(1, in_order);
+            let reach = |buffer: &HostBuffer| match buffer.len() {
+                LENGTH if !from_host => memory.range(buffer),
+                _ => buffer.range(),
+            };
+            let mut rig = Rig::within(manual(), &Setup::default(), &reach);
+            let ordering = WriteOrdering::Strict;
+            let target = memory.range(&rig.target);
+            let target = (rig.domain)
+                .register(target, AccessFlags::ALL, ordering)
+                .unwrap();
+            rig.target_key = target.key();
+            rig.source.write(0, &[9; PAYLOAD as usize]);
+            memory.stall(true);
+            let list = [rig.local(0, PAYLOAD).encode()];
+            rig.a.write(Flags::UNSIGNALLED, write(rig.remote(0), &list));
+            let signal = match strict {
+                true => Operation::Write {
+                    remote: rig.remote(SIGNAL),
+                    payload: Payload::Inline(&[1; 8]),
+                    immediate: None,
+                },
+                false => rig.fetch_add(SIGNAL, 1, 4096),
+            };
+            rig.a.post(signal);
+            rig.device.run_at(Time::ZERO);
+            let case =
+                format!("in order: {in_order}, from the host: {from_host}, written: {strict}");
+            assert_eq!(memory.most_waiting(), expected, "{case}");
+            memory.stall(false);
+            let mut seen = 0;
+            watch(&mut rig, |rig| {
+                if rig.target.read_u64(SIGNAL) != 0 {
+                    seen += 1;
+                    assert!(payload_is(rig, 9), "{case}");
+                }
+                rig.a.poll().is_some()
+            });
+            assert!(seen > 0, "{case}");
+        }
+    }
 }
 
 /// A flag that is written, not added to: late enough only where it is strict.

@@ -85,7 +85,7 @@ impl Program {
             },
             ..Setup::default()
         };
-        let memory = SlowMemory::new(seed);
+        let memory = SlowMemory::with(seed, rng.bool());
         let slow = rng.bool();
         let reach = |buffer: &HostBuffer| match slow {
             true => memory.range(buffer),

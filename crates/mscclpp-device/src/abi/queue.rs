@@ -110,8 +110,14 @@ pub struct QueueState {
     pub published: u64,
     /// Shared form: posts that the publishing thread has to look at.
     pub pending: u64,
+    /// Exclusive form: slots before this one may be written, as a poster has
+    /// seen.
+    pub room_until: u64,
+    /// Shared form: slots that are taken, by requests that are not known to be
+    /// complete.
+    pub in_flight: u64,
     /// Zero.
-    pub reserved_for_later: [u64; 8],
+    pub reserved_for_later: [u64; 6],
 }
 
 /// Memory that requests can name; twin of `mscclpp::QueueMemory`.
@@ -226,6 +232,8 @@ const _: () = {
     assert!(offset_of!(QueueState, consumed) == 40);
     assert!(offset_of!(QueueState, published) == 48);
     assert!(offset_of!(QueueState, pending) == 56);
+    assert!(offset_of!(QueueState, room_until) == 64);
+    assert!(offset_of!(QueueState, in_flight) == 72);
 
     assert!(size_of::<QueueMemory>() == 24);
     assert!(offset_of!(QueueMemory, size) == 8);

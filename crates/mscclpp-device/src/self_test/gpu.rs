@@ -34,8 +34,18 @@ fn kernel(gpu: &Gpu) -> Result<CudaKernel, CudaError> {
     Ok(kernel)
 }
 
+/// Compiles the test's kernel and loads it on a GPU, the first time. Loading waits until all kernels
+/// that run there have ended; so call it before there are some that wait for a peer.
+///
+/// # Errors
+///
+/// [`CudaError::Nvrtc`], and what the driver says.
+pub fn prepare(gpu: &Gpu) -> Result<(), CudaError> {
+    kernel(gpu).map(drop)
+}
+
 /// Posts a write of no bytes to `queue` from a thread of a GPU, as [`run`](super::run) does from a
-/// CPU thread. The first call on a GPU compiles the kernel.
+/// CPU thread. [`prepare`]s the GPU, if nobody has yet.
 ///
 /// # Errors
 ///

@@ -19,7 +19,7 @@ use crate::abi::{AbiError, QueueDeviceHandle, Status, StatusWord};
 use crate::executor::{ExecutorError, HostKernel, LaunchDims};
 
 #[cfg(feature = "cuda")]
-pub use gpu::run_on_gpu;
+pub use gpu::{prepare, run_on_gpu};
 
 unsafe extern "C" {
     fn mscclpp_queue_self_test(context: *const c_void);

@@ -170,6 +170,12 @@ impl Context {
                         cuda_ipc::check()?;
                         return Err(invalid("CUDA IPC reaches buffers on GPUs only"));
                     };
+                    if access != Access::FULL {
+                        return Err(invalid(
+                            "over CUDA IPC peers reach memory themselves, so they can do everything; \
+                             a source of writes need not be open over it",
+                        ));
+                    }
                     let for_signals = plan.ordering == WriteOrdering::Strict;
                     ipc = Some(self.share_memory(memory, offset, len, for_signals)?);
                 }

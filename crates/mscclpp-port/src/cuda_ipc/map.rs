@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! A GPU's memory in several processes: sharing it, and mapping what others share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use mscclpp_bootstrap::{Deadline, JobKey, host};
@@ -42,7 +42,7 @@ impl Sharing {
 static SHARING: Mutex<Option<HashMap<ContextId, Weak<RegistrationTable>>>> = Mutex::new(None);
 
 /// Memory that was opened by the driver's own handles, of which each may be open once.
-static OPENED: Mutex<Option<HashMap<[[u8; 32]; 2], Weak<ImportedMemory>>>> = Mutex::new(None);
+static OPENED: Mutex<BTreeMap<[[u8; 32]; 2], Weak<ImportedMemory>>> = Mutex::new(BTreeMap::new());
 
 impl Context {
     /// Shares `len` bytes at `offset` of a GPU's memory with processes of this host: what to tell
@@ -174,7 +174,6 @@ fn import(
         }
         IpcHandle::Legacy(halves) => {
             let mut opened = lock(&OPENED);
-            let opened = opened.get_or_insert_default();
             let memory = match opened.get(halves).and_then(Weak::upgrade) {
                 Some(memory) => memory,
                 None => {

@@ -43,7 +43,7 @@ pub(super) struct ExportServer {
     thread: Option<JoinHandle<()>>,
 }
 
-fn link_key(job_key: Option<&JobKey>, id: LinkId) -> LinkKey {
+pub(super) fn link_key(job_key: Option<&JobKey>, id: LinkId) -> LinkKey {
     LinkKey::derive(job_key, PURPOSE, &id.to_bytes())
 }
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use mscclpp_device::cuda;
+
 use super::end::IpcEnd;
 use crate::context::ContextId;
 use crate::control::Route;
@@ -35,15 +37,18 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// Whether there can be endpoints. The device is looked at elsewhere.
 pub(crate) fn check() -> Result<()> {
-    Ok(())
+    cuda::driver().map_err(|_| Error::Unsupported {
+        operation: "create an endpoint",
+        transport: TransportKind::CudaIpc,
+        missing: "there is no CUDA driver here, or one that is too old: install NVIDIA's",
+    })
 }
 
 /// What was started on the stream, and how far it is.
 pub(super) struct Posts {
     lane: Lane,
-    device: Device,
     limit: usize,
-    /// Posts ever, and those behind the last mark.
+    /// Posts ever, and those that no mark covers.
     posted: u64,
     unmarked: usize,
     /// Marks that were not reached yet, each with the posts and the flush ticket that it covers.
@@ -58,9 +63,19 @@ pub(super) struct Posts {
 }
 
 struct Mark {
-    mark: u64,
+    place: Place,
+    /// Operations of the lane before it.
+    started: u64,
     posted: u64,
     ticket: u64,
+}
+
+/// What shows that a mark is reached.
+enum Place {
+    /// A mark of the lane.
+    Lane(u64),
+    /// The word that a flush tells kernels by.
+    Word(Arc<FlushWord>, u64),
 }
 
 impl Posts {
@@ -68,7 +83,6 @@ impl Posts {
     pub(super) fn new(device: Device, limit: Option<usize>) -> Result<Self> {
         Ok(Self {
             lane: Lane::new(device)?,
-            device,
             limit: limit.unwrap_or(DEFAULT_QUEUE).max(TRIGGER_POSTS),
             posted: 0,
             unmarked: 0,
@@ -100,36 +114,43 @@ impl Posts {
         })
     }
 
-    /// A post was started; a flush wants a mark.
-    fn count(&mut self, flush: bool) -> Result<()> {
+    /// A post was started.
+    fn count(&mut self) -> Result<()> {
         self.posted += 1;
         self.unmarked += 1;
-        if flush || self.unmarked >= MARK_EVERY.min(self.limit / 2) {
+        if self.unmarked >= MARK_EVERY.min(self.limit / 2) {
             self.mark()?;
         }
         Ok(())
     }
 
+    /// A mark of the lane covers all that was posted.
     fn mark(&mut self) -> Result<()> {
         let mark = self.lane.mark()?;
-        self.unmarked = 0;
-        let (posted, ticket) = (self.posted, self.requested);
-        match self.marks.back_mut() {
-            Some(last) if last.mark == mark => (last.posted, last.ticket) = (posted, ticket),
-            _ => self.marks.push_back(Mark {
-                mark,
-                posted,
-                ticket,
-            }),
-        }
+        self.cover(Place::Lane(mark));
         Ok(())
+    }
+
+    fn cover(&mut self, place: Place) {
+        self.unmarked = 0;
+        self.marks.push_back(Mark {
+            place,
+            started: self.lane.started(),
+            posted: self.posted,
+            ticket: self.requested,
+        });
     }
 
     /// Looks how far the stream is.
     fn look(&mut self) -> Result<()> {
         let reached = self.lane.reached();
-        while let Some(mark) = self.marks.pop_front_if(|mark| mark.mark <= reached) {
+        let is_reached = |mark: &mut Mark| match &mark.place {
+            Place::Lane(mark) => *mark <= reached,
+            Place::Word(word, value) => word.done() >= *value,
+        };
+        while let Some(mark) = self.marks.pop_front_if(is_reached) {
             (self.done, self.flushed) = (mark.posted, mark.ticket);
+            self.lane.release(mark.started);
         }
         if self.marks.is_empty() {
             if self.unmarked > 0 {
@@ -151,6 +172,7 @@ impl Posts {
 
 /// One end. Dropping it waits for what was posted, a second at most, and says goodbye.
 pub(crate) struct IpcTransport {
+    device: Device,
     end: Arc<IpcEnd>,
     watcher: Arc<Watcher>,
     handshake: Option<JoinHandle<()>>,
@@ -186,6 +208,7 @@ impl IpcTransport {
             .spawn(attach)
             .map_err(|error| Error::io("start the hand-shake of a connection", error))?;
         Ok(Box::new(Self {
+            device,
             end,
             watcher,
             handshake: Some(handshake),
@@ -197,11 +220,7 @@ impl IpcTransport {
         self.end.status.check()?;
         let mut posts = lock(&self.end.posts);
         posts.room(self.end.rank)?;
-        let tickets = posts.requested;
-        let posted = post(&mut posts).and_then(|()| {
-            let flush = posts.requested > tickets;
-            posts.count(flush)
-        });
+        let posted = post(&mut posts);
         drop(posts);
         posted.inspect_err(|error| self.end.fail(error.clone()))
     }
@@ -216,6 +235,11 @@ impl IpcTransport {
             }
             posts.requested += 1;
             ticket = posts.requested;
+            posts.count()?;
+            match told {
+                Some((word, value)) => posts.cover(Place::Word(Arc::clone(word), value)),
+                None => posts.mark()?,
+            }
             Ok(())
         })?;
         Ok(ticket)
@@ -250,7 +274,8 @@ impl Transport for IpcTransport {
             posts.lane.keep(to.keep);
             posts.lane.keep(source);
             // SAFETY: both ranges were checked, and their owners are kept.
-            unsafe { posts.lane.copy(to.address, from, len) }
+            unsafe { posts.lane.copy(to.address, from, len) }?;
+            posts.count()
         })
     }
 
@@ -282,7 +307,8 @@ impl Transport for IpcTransport {
             let count = *count;
             posts.lane.keep(keep);
             // SAFETY: the word was checked, and its owner is kept.
-            unsafe { posts.lane.write_u64(address, count) }
+            unsafe { posts.lane.write_u64(address, count) }?;
+            posts.count()
         })
     }
 
@@ -300,10 +326,8 @@ impl Transport for IpcTransport {
     }
 
     fn flush_telling(&self, word: &Arc<FlushWord>, value: u64) -> Option<Result<u64>> {
-        Some(
-            (word.show_to(lock(&self.end.posts).device))
-                .and_then(|()| self.flush(Some((word, value)))),
-        )
+        let shown = word.show_to(self.device);
+        Some(shown.and_then(|()| self.flush(Some((word, value)))))
     }
 
     fn kick(&self) -> Result<()> {

@@ -245,6 +245,8 @@ impl Sender {
             };
             self.kicked.store(false, SeqCst);
             let pumped = self.drain(&mut wire, socket);
+            self.staging
+                .store(matches!(pumped, Ok(Pumped::Staging)), SeqCst);
             drop(wire);
             self.staging
                 .store(matches!(pumped, Ok(Pumped::Staging)), SeqCst);

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -26,11 +25,14 @@ pub(crate) struct Lane {
     device: Device,
     /// Taken when a lane is dropped whose copies do not end.
     parts: Option<Parts>,
-    /// The last mark that was asked for.
+    /// Operations that were started, ever.
+    started: u64,
+    /// The last mark that was asked for, and the operations before it.
     marked: u64,
-    /// Whether something was started behind it.
-    unmarked: bool,
-    /// What copies use, each with the mark behind the last of them.
+    covered: u64,
+    /// Marks that are not known to be reached, with the operations before each.
+    marks: VecDeque<(u64, u64)>,
+    /// What operations use, each with the number of the first that does.
     kept: VecDeque<(u64, Keep)>,
 }
 
@@ -52,8 +54,10 @@ impl Lane {
         let mut lane = Self {
             device,
             parts: Some(Parts { stream, word }),
+            started: 0,
             marked: 0,
-            unmarked: false,
+            covered: 0,
+            marks: VecDeque::new(),
             kept: VecDeque::new(),
         };
         // SAFETY: two words of the pinned memory, which the lane keeps.
@@ -75,7 +79,7 @@ impl Lane {
     /// Both ranges must be memory that the stream's GPU reaches, valid until a later mark has been
     /// reached or the lane is dropped: [`keep`](Self::keep) their owners.
     pub(crate) unsafe fn copy(&mut self, to: u64, from: u64, len: u64) -> Result<()> {
-        self.unmarked = true;
+        self.started += 1;
         // SAFETY: the caller's promise.
         unsafe { self.parts().stream.copy(to, from, len) }
             .map_err(failed(self.device, "start a copy"))
@@ -87,31 +91,38 @@ impl Lane {
     /// # Safety
     /// As [`copy`](Self::copy), with `at` 8-byte aligned.
     pub(crate) unsafe fn write_u64(&mut self, at: u64, value: u64) -> Result<()> {
-        self.unmarked = true;
+        self.started += 1;
         // SAFETY: the caller's promise.
         unsafe { self.parts().stream.write_u64(at, value) }
             .map_err(failed(self.device, "write a word in the order of a stream"))
     }
 
-    /// Keeps what was just started, and whatever is until the next mark, from being freed.
+    /// Keeps what the next operation uses.
     pub(crate) fn keep(&mut self, keep: Keep) {
-        let next = self.marked + 1;
-        let old = (self.kept.iter())
-            .rev()
-            .take_while(|(mark, _)| *mark == next)
-            .any(|(_, old)| Arc::ptr_eq(old, &keep));
-        if !old {
-            self.kept.push_back((next, keep));
+        self.kept.push_back((self.started + 1, keep));
+    }
+
+    /// How many operations were started.
+    #[must_use]
+    pub(crate) fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// So many operations are known to be done: what they used is let go.
+    pub(crate) fn release(&mut self, done: u64) {
+        while self.kept.front().is_some_and(|(number, _)| *number <= done) {
+            self.kept.pop_front();
         }
     }
 
     /// A mark behind all that was started; the last one again if nothing was since.
     pub(crate) fn mark(&mut self) -> Result<u64> {
-        if self.unmarked {
+        if self.started > self.covered {
             let (next, at) = (self.marked + 1, self.parts().word.address());
             // SAFETY: the lane's own pinned memory.
             unsafe { self.write_u64(at, next) }?;
-            (self.marked, self.unmarked) = (next, false);
+            (self.marked, self.covered) = (next, self.started);
+            self.marks.push_back((next, self.started));
         }
         self.prune();
         Ok(self.marked)
@@ -119,8 +130,8 @@ impl Lane {
 
     fn prune(&mut self) {
         let reached = self.reached();
-        while self.kept.front().is_some_and(|(mark, _)| *mark <= reached) {
-            self.kept.pop_front();
+        while let Some((_, done)) = self.marks.pop_front_if(|(mark, _)| *mark <= reached) {
+            self.release(done);
         }
     }
 
@@ -133,7 +144,7 @@ impl Lane {
 
     /// Whether something was started that no reached mark covers.
     pub(crate) fn is_busy(&self) -> bool {
-        self.unmarked || self.reached() < self.marked
+        self.started > self.covered || self.reached() < self.marked
     }
 
     /// Fails if the stream has failed: its marks are not reached then.

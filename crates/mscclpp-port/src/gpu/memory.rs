@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! Memory of GPUs, and host memory that GPUs reach.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use mscclpp_device::cuda::{self, CudaError, DeviceMemory, Export, Gpu, HostPages, PinnedMemory};
 
@@ -144,24 +144,31 @@ impl PinnedHost {
 }
 
 /// Zeroed pages of host memory, which GPUs reach at their own address once they are shown to one.
-pub(crate) struct VisiblePages(HostPages);
+pub(crate) struct VisiblePages {
+    pages: HostPages,
+    shown: OnceLock<()>,
+}
 
 impl VisiblePages {
     pub(crate) fn new(bytes: u64) -> Result<Self> {
-        HostPages::new(bytes)
-            .map(Self)
-            .map_err(failed(Device::cpu(), "map memory for kernels"))
+        let pages = HostPages::new(bytes);
+        Ok(Self {
+            pages: pages.map_err(failed(Device::cpu(), "map memory for kernels"))?,
+            shown: OnceLock::new(),
+        })
     }
 
     pub(crate) fn base(&self) -> *mut u8 {
-        self.0.as_ptr()
+        self.pages.as_ptr()
     }
 
     pub(crate) fn show_to(&self, device: Device) -> Result<()> {
-        match device.kind() {
-            DeviceKind::Cpu => Ok(()),
-            DeviceKind::Gpu => (self.0.pin(&open(device)?))
-                .map_err(failed(device, "let its kernels reach host memory")),
+        if device.kind() == DeviceKind::Cpu || self.shown.get().is_some() {
+            return Ok(());
         }
+        (self.pages.pin(&open(device)?))
+            .map_err(failed(device, "let its kernels reach host memory"))?;
+        self.shown.get_or_init(|| ());
+        Ok(())
     }
 }

@@ -35,9 +35,12 @@ fn open(device: Device) -> Result<Arc<dyn NicMemory>> {
 
 #[cfg(feature = "cuda")]
 fn open(device: Device) -> Result<Arc<dyn NicMemory>> {
-    use super::staged::{STAGING, StagedMemory};
+    use super::staged::StagedMemory;
     use crate::buffer::Buffer;
     use crate::gpu::Lane;
+
+    /// Bytes of pinned memory that copies go through.
+    const STAGING: u64 = 8 << 20;
 
     let staging = Buffer::pinned(device, STAGING)?;
     let copies = OnLane {

@@ -73,6 +73,7 @@ impl SoftHca {
         let page = match device.kind() {
             DeviceKind::Cpu => self.device.allocate_doorbell_page(),
             DeviceKind::Gpu => {
+                prepare(device)?;
                 let memory = Buffer::pinned(device, nic::DoorbellPage::BYTES)?;
                 let range = self.range(&memory, 0, memory.len())?;
                 self.device.allocate_doorbell_page_in(range)
@@ -96,6 +97,21 @@ fn is_left(error: &io::Error) -> bool {
         UnexpectedEof,
     ];
     kinds.contains(&error.kind())
+}
+
+/// Makes a GPU ready to test queues: now, because later kernels may run there.
+#[cfg(feature = "cuda")]
+fn prepare(device: Device) -> Result<()> {
+    let gpu = crate::gpu::open(device)?;
+    mscclpp_device::self_test::prepare(&gpu).map_err(crate::gpu::failed(
+        device,
+        "load the kernel that tests queues",
+    ))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn prepare(device: Device) -> Result<()> {
+    device.check_available()
 }
 
 impl GpuQueueProvider for SoftHca {

@@ -18,8 +18,6 @@ use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::shared;
 
-/// Bytes of pinned memory.
-pub(super) const STAGING: u64 = 8 << 20;
 /// What is copied at a time: several pieces are under way.
 const PIECE: u64 = 512 << 10;
 /// Pieces of pinned memory start at multiples of this.
@@ -165,6 +163,11 @@ impl<C: Copies> StagedMemory<C> {
 }
 
 impl<C: Copies> NicMemory for StagedMemory<C> {
+    /// It is one stream, and after a failure nothing is started any more.
+    fn in_order(&self) -> bool {
+        true
+    }
+
     unsafe fn submit(&self, id: AccessId, access: Access) -> Submitted {
         let mut state = lock(&self.0);
         if length(&access) == Some(0) {
@@ -213,6 +216,18 @@ fn length(access: &Access) -> Option<u64> {
     }
 }
 
+/// How many bytes at the end of an access are stored by the stream itself, behind all that was
+/// started before and with a fence, and not by a copy: who polls such a word finds what was written
+/// before it. Signals are words, some of them added to, others written.
+fn last_word(access: &Access, address: u64, bytes: &[u8]) -> u64 {
+    let is_word = bytes.len() as u64 == WORD && address.is_multiple_of(WORD);
+    match access {
+        Access::Publish { .. } => WORD,
+        Access::Write { .. } if is_word => WORD,
+        _ => 0,
+    }
+}
+
 /// How many of `rest` bytes from `address` are copied at a time. Pieces end between words.
 fn piece(address: u64, rest: u64) -> u64 {
     if rest <= PIECE {
@@ -256,12 +271,10 @@ impl<C: Copies> State<C> {
         };
         let (address, bytes, into) = match &asked.access {
             Access::Read { address, bytes } => (*address, bytes, false),
-            Access::Write { address, bytes } => (*address, bytes, true),
-            Access::Publish { address, bytes } => {
-                // The last word behind the rest, which it makes visible.
-                let (body, word) = bytes.split_at(bytes.len().saturating_sub(WORD as usize));
-                if offset == body.len() as u64
-                    && let Some(word) = word.first_chunk()
+            Access::Write { address, bytes } | Access::Publish { address, bytes } => {
+                let last = last_word(&asked.access, *address, bytes);
+                if offset + last == bytes.len() as u64
+                    && let Some(word) = bytes[offset as usize..].first_chunk()
                 {
                     let value = u64::from_ne_bytes(*word);
                     // SAFETY: the caller's promise.
@@ -282,11 +295,8 @@ impl<C: Copies> State<C> {
                 });
             }
         };
-        let word = match asked.access {
-            Access::Publish { .. } => WORD,
-            _ => 0,
-        };
         let total = bytes.len() as u64;
+        let word = last_word(&asked.access, address, bytes);
         let len = piece(address + offset, total - word - offset);
         let Some(staged) = self.staging.take(len) else {
             return Ok(None);

@@ -43,7 +43,9 @@ const MAPPED_WITHIN: Duration = Duration::from_secs(30);
 /// A local registration keeps its [`Buffer`](crate::Buffer) alive. When the last clone and
 /// sub-range of it in this process is dropped, it ends: a peer that still writes to it gets a
 /// refusal ([`Refusal::UnknownKey`](crate::Refusal::UnknownKey)) on its connection, and the drop
-/// waits for no peer. A write that was posted *from* it earlier still goes through, unless the
+/// waits for no peer. (Two exceptions: a copy into a GPU's memory that was started before may still
+/// land, while the buffer stays allocated; and over CUDA IPC a peer reaches the memory until it drops
+/// its own.) A write that was posted *from* it earlier still goes through, unless the
 /// memory was registered raw.
 ///
 /// Offsets are relative to the start of the range.

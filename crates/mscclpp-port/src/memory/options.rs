@@ -17,7 +17,8 @@ use crate::transport::{TransportFlags, TransportKind};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryOptions {
-    /// The transports: Ethernet by default. For each of `IB0` to `IB7` the memory is registered with
+    /// The transports: Ethernet by default. CUDA IPC is for buffers on GPUs, and gives peers full
+    /// access, which ends when they drop the memory or exit, not with the registration. For each of `IB0` to `IB7` the memory is registered with
     /// the HCA that it stands for, in whose order of arrival writes may land: see
     /// [`Connection`](crate::Connection).
     pub transports: TransportFlags,

@@ -9,6 +9,7 @@ mod kernels;
 #[path = "../../src/testing/local.rs"]
 mod local;
 mod processes;
+mod queue;
 mod support;
 
 use std::process::ExitCode;
@@ -19,7 +20,13 @@ use mscclpp_device::cuda;
 /// A test, its name, and how many GPUs it needs.
 type Test = (&'static str, u32, fn());
 
-const TESTS: &[&[Test]] = &[data::TESTS, kernels::TESTS, processes::TESTS, death::TESTS];
+const TESTS: &[&[Test]] = &[
+    data::TESTS,
+    kernels::TESTS,
+    processes::TESTS,
+    death::TESTS,
+    queue::TESTS,
+];
 
 fn main() -> ExitCode {
     if processes::is_child() {

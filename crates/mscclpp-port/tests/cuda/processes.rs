@@ -57,7 +57,7 @@ impl Peer {
         let id = bootstrap.create_unique_id().unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
             .env(JOB, job)
-            .env(ID, id.to_text().to_string())
+            .env(ID, &*id.to_text())
             .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .spawn()

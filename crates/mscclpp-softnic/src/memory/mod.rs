@@ -105,6 +105,14 @@ pub trait NicMemory: Send + Sync + 'static {
     /// whose owner lives until the access is complete.
     unsafe fn submit(&self, id: AccessId, access: Access) -> Submitted;
 
+    /// Whether accesses act in the order in which they are submitted, and none
+    /// acts once an earlier one has failed, as on a stream of copies. What has
+    /// to act after an access that is under way is then submitted behind it,
+    /// where else the NIC waits for its end.
+    fn in_order(&self) -> bool {
+        false
+    }
+
     /// The next access that has completed since, in any order; `None` if there
     /// is none at the moment. Never blocks.
     fn complete(&self) -> Option<(AccessId, AccessResult)>;

@@ -151,9 +151,21 @@ pub(crate) struct Accesses {
     /// The half of time that is now; bit 0 of an id says in which it began.
     half: u64,
     under_way: [u64; 2],
+    /// Of each memory, whether it keeps the order of accesses.
+    in_order: Vec<bool>,
 }
 
 impl Accesses {
+    /// Takes note of the next memory, and whether it keeps the order of
+    /// accesses.
+    pub(crate) fn add_space(&mut self, in_order: bool) {
+        self.in_order.push(in_order);
+    }
+
+    pub(super) fn keeps_order(&self, space: SpaceId) -> bool {
+        self.in_order.get(space.0 as usize) == Some(&true)
+    }
+
     fn id(&mut self, pending: Pending, half: u64) -> AccessId {
         let slot = match self.free.pop() {
             Some(slot) => {

@@ -40,6 +40,16 @@ impl Source {
     }
 }
 
+/// Whether all of `source` is submitted at once, and to one memory, which keeps
+/// the order of accesses.
+pub(super) fn is_in_order(c: &Common, source: &Source, to: Place) -> bool {
+    let direct = match source {
+        Source::Bytes(_) => true,
+        Source::Places(places) => places.iter().all(|(from, _)| from.space == to.space),
+    };
+    direct && matches!(c.config.landing, Landing::AtOnce) && c.accesses.keeps_order(to.space)
+}
+
 /// Starts to move `source` to `target`, which has as many bytes. Returns the
 /// number of accesses that will report with `then`.
 pub(super) fn land(c: &mut Common, source: Source, target: &[(Place, u64)], then: Then) -> u32 {

@@ -329,7 +329,7 @@ impl QueuePair {
         }
         c.counters.bytes_landed += part.length;
         let missing = land(c, source, &places, then);
-        self.landing(at, missing);
+        self.landing(at, missing, None);
     }
 
     pub(super) fn complete_receive(&mut self, c: &mut Common, done: ReceiveDone) {

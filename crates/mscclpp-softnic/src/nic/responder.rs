@@ -4,9 +4,9 @@
 
 use std::collections::VecDeque;
 
-use super::access::{Place, Then};
+use super::access::{Place, SpaceId, Then};
 use super::common::Common;
-use super::landing::{Source, land};
+use super::landing::{Source, is_in_order, land};
 use super::packet::{AtomicOperation, Body, Packet, Part, Payload, Piece, Pieces, Refusal};
 use super::queue::QueuePair;
 use super::receive_queue::{Message, Receive, ReceiveDone};
@@ -77,7 +77,10 @@ pub(crate) struct Responder {
     /// Operations, from the front, that have been acknowledged.
     acknowledged: usize,
     /// Writes and atomics that have been started and have not landed.
-    pub(super) unlanded: u32,
+    unlanded: u32,
+    /// All of these have been submitted to this memory, which keeps the order
+    /// of accesses.
+    behind: Option<SpaceId>,
     /// Everything up to here has been acknowledged: one past the packet.
     pub(super) answered: u64,
     pub(super) replays: VecDeque<(u64, u64)>,
@@ -198,9 +201,13 @@ impl QueuePair {
 
     fn may_start(&self, c: &mut Common, operation: &Operation) -> bool {
         let landed = self.responder.unlanded == 0;
+        // What is submitted behind them acts when they have.
+        let lands = |to: &Place| landed || self.responder.behind == Some(to.space);
         match &operation.work {
-            Inbound::Write { strict, last, .. } => {
-                (landed || !strict)
+            Inbound::Write {
+                to, strict, last, ..
+            } => {
+                (lands(to) || !strict)
                     && last
                         .as_ref()
                         .is_none_or(|receive| receive.segments.is_some())
@@ -212,7 +219,7 @@ impl QueuePair {
                 landed
             }
             Inbound::Atomic { to, .. } => {
-                let locked = c.locked.contains(&to.address);
+                let (landed, locked) = (lands(to), c.locked.contains(&to.address));
                 if landed && locked && !c.waiting.contains(&self.number()) {
                     c.waiting.push(self.number());
                 }
@@ -247,36 +254,44 @@ impl QueuePair {
                     return self.refuse(at, Refusal::Operation);
                 };
                 c.counters.bytes_landed += length;
+                let behind = is_in_order(c, &source, to).then_some(to.space);
                 let missing = land(c, source, &[(to, length)], then);
-                self.landing(at, missing);
+                self.landing(at, missing, behind);
             }
             Inbound::Send { .. } => self.start_send(c, at, then),
             Inbound::Read { .. } => self.start_read(c, at),
             Inbound::Atomic { to, .. } => {
-                operation.missing = 1;
-                self.responder.unlanded += 1;
+                let to = *to;
+                // Its store comes later.
+                self.landing(at, 1, None);
                 self.responder.locked = Some(to.address);
                 c.locked.push(to.address);
-                c.accesses.read(
-                    *to,
-                    8,
-                    Then::Loaded {
-                        queue: life,
-                        operation: id,
-                    },
-                );
+                let then = Then::Loaded {
+                    queue: life,
+                    operation: id,
+                };
+                c.accesses.read(to, 8, then);
             }
             Inbound::Refuse(_) | Inbound::Note(_) | Inbound::Finished(_) => operation.done = true,
         }
     }
 
-    pub(super) fn landing(&mut self, at: usize, missing: u32) {
+    /// An operation waits for so many accesses, all submitted to memory
+    /// `behind`, if that keeps their order.
+    pub(super) fn landing(&mut self, at: usize, missing: u32, behind: Option<SpaceId>) {
         let Some(operation) = self.responder.operations.get_mut(at) else {
             return;
         };
         operation.missing = missing;
         operation.done = missing == 0;
-        self.responder.unlanded += u32::from(missing > 0);
+        if missing > 0 {
+            if self.responder.unlanded == 0 {
+                self.responder.behind = behind;
+            } else if self.responder.behind != behind {
+                self.responder.behind = None;
+            }
+            self.responder.unlanded += 1;
+        }
     }
 
     /// Turns a started operation into a refusal.

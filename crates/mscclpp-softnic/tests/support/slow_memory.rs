@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-//! A memory that completes accesses later, in random order, and can be told to
-//! fail or to change under the NIC's eyes: what a GPU's memory may do.
+//! A memory that completes accesses later, in random order or in theirs, and can
+//! be told to fail or to change under the NIC's eyes: what a GPU's memory may do.
 #![allow(dead_code)]
 
 use std::sync::{Arc, Mutex};
@@ -9,6 +9,7 @@ use mscclpp_softnic::*;
 
 /// Host memory behind a queue of accesses.
 pub(crate) struct SlowMemory {
+    in_order: bool,
     state: Mutex<State>,
 }
 
@@ -25,7 +26,14 @@ struct State {
 
 impl SlowMemory {
     pub(crate) fn new(seed: u64) -> Arc<Self> {
+        Self::with(seed, false)
+    }
+
+    /// One whose accesses act in the order in which they are submitted, if
+    /// `in_order` says so.
+    pub(crate) fn with(seed: u64, in_order: bool) -> Arc<Self> {
         Arc::new(Self {
+            in_order,
             state: Mutex::new(State {
                 rng: fastrand::Rng::with_seed(seed),
                 waiting: Vec::new(),
@@ -69,6 +77,10 @@ impl SlowMemory {
 }
 
 impl NicMemory for SlowMemory {
+    fn in_order(&self) -> bool {
+        self.in_order
+    }
+
     unsafe fn submit(&self, id: AccessId, access: Access) -> Submitted {
         let mut state = self.state.lock().unwrap();
         state.waiting.push((id, access));
@@ -82,8 +94,11 @@ impl NicMemory for SlowMemory {
         if count == 0 || state.stalled {
             return None;
         }
-        let at = state.rng.usize(..count);
-        let (id, access) = state.waiting.swap_remove(at);
+        let at = match self.in_order {
+            true => 0,
+            false => state.rng.usize(..count),
+        };
+        let (id, access) = state.waiting.remove(at);
         let (address, read) = match &access {
             Access::Read { address, .. } => (*address, true),
             Access::Write { address, .. } | Access::Publish { address, .. } => (*address, false),

@@ -109,11 +109,18 @@ pub(super) struct Queues {
 impl Queues {
     pub(super) fn new(gpu: &Gpu, count: u32, blocks: u32) -> anyhow::Result<Self> {
         let places = Places { count, blocks };
-        Ok(Self {
+        let queues = Self {
             memory: DeviceMemory::new(gpu, places.end())?,
             places,
             host: Arc::new(HostWords::new(gpu, Self::host_words(count))?),
-        })
+        };
+        // Entries that no NIC has written say so; zeroes would be completions.
+        let stream = Stream::new(gpu)?;
+        let (entries, bytes) = (queues.at(places.completions()), places.ring_bytes());
+        // SAFETY: inside of the memory, and no kernel runs on it.
+        unsafe { stream.fill(entries, 0xff, bytes) }?;
+        stream.wait(PATIENCE)?;
+        Ok(queues)
     }
 
     fn host_words(count: u32) -> usize {

@@ -77,7 +77,7 @@ fn gpunetio_a_service_needs_the_name_of_an_hca_and_touches_no_rank() {
     };
     let error = new(" ", Device::cpu()).unwrap_err();
     assert!(matches!(error, Error::InvalidUsage { .. }), "{error}");
-    let error = new("soft0", Device::gpu(0)).unwrap_err();
+    let error = new("soft0", Device::gpu(1000)).unwrap_err();
     assert!(matches!(error, Error::DeviceUnavailable { .. }), "{error}");
     assert_eq!(recording[0].total(), Default::default());
     // A name that is not there is found by all ranks, in the setup.
