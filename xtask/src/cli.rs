@@ -10,8 +10,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::{Bench, bench};
-use crate::gpu::pack::pack;
-use crate::gpu::run::{GpuRun, Only, run};
+use crate::gpu::cli::{GpuPackArgs, GpuRunArgs};
 use crate::launch::{Launch, LaunchError, print_line};
 use crate::rank_output::{Notes, rank_output};
 use crate::supervise::Interrupt;
@@ -122,66 +121,6 @@ struct BenchArgs {
     timeout: Duration,
 }
 
-/// Build what a machine with GPUs and without Rust needs, into one directory
-///
-/// The suite, the benchmark, the crates' tests for GPUs, and this program, to be copied there and run
-/// by its `gpu-run`. There, the driver and NVRTC have to be installed; kernels are compiled then.
-#[derive(Debug, Args)]
-struct GpuPackArgs {
-    /// The directory [default: gpu in the target directory]
-    #[arg(short, long, value_name = "DIR")]
-    output: Option<PathBuf>,
-}
-
-/// On a machine with GPUs, run what `gpu-pack` made: tests, suite and benchmark
-///
-/// Run as `xtask gpu-run`, with the xtask of the packed directory; needs no cargo. The suite has two
-/// ranks, processes if there are two GPUs, else threads of one process. Writes run.json, tests.log,
-/// suite.log, bench.log, bench.json, post.json, upstream.log and tables.txt, as far as they were asked
-/// for.
-#[derive(Debug, Args)]
-struct GpuRunArgs {
-    /// The directory for logs and tables
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
-    /// Run only tests whose name contains this text
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    filter: Option<String>,
-    /// Run only this part
-    #[arg(long, value_enum)]
-    only: Option<Only>,
-    /// How much each test of the suite does
-    #[arg(long, value_enum, default_value = "full")]
-    profile: Profile,
-    /// Leave out the suite's tests that measure
-    #[arg(long)]
-    exclude_perf_tests: bool,
-    /// How long each test that looks for stale data goes on [default: the suite's]
-    #[arg(long, value_name = "SECONDS")]
-    stress: Option<u64>,
-    /// Run so many ranks of the suite as threads of one process [default: 2, if there is one GPU]
-    #[arg(long, value_name = "N", value_parser = ranks)]
-    threads: Option<usize>,
-    /// Run the suite under NVIDIA's compute-sanitizer, which has to be on the search path
-    #[arg(long)]
-    memcheck: bool,
-    /// Fewer sizes and samples of the benchmark
-    #[arg(long)]
-    quick: bool,
-    /// Only this suite of the benchmark
-    #[arg(long, value_name = "NAME")]
-    suite: Option<String>,
-    /// Measure the tests of this build of MSCCL++ too, by mpirun
-    #[arg(long, value_name = "DIR")]
-    upstream_dir: Option<PathBuf>,
-    /// Measure the device functions of this checkout of GPUNetIO too; needs nvcc
-    #[arg(long, value_name = "DIR")]
-    gpunetio_dir: Option<PathBuf>,
-    /// Stop each program after this many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "540", value_parser = seconds)]
-    timeout: Duration,
-}
-
 /// Draw a report of `bench` as SVG files
 #[derive(Debug, Args)]
 struct PlotArgs {
@@ -221,7 +160,7 @@ struct LaunchArgs {
 }
 
 /// At most a million seconds, so that no sum of times overflows.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let number: u64 = text.parse().map_err(|_| "not a number of seconds")?;
     if !(1..=1_000_000).contains(&number) {
         return Err("between 1 and 1000000 seconds".into());
@@ -229,7 +168,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(number))
 }
 
-fn ranks(text: &str) -> Result<usize, String> {
+pub(crate) fn ranks(text: &str) -> Result<usize, String> {
     let number: usize = text.parse().map_err(|_| "not a number of ranks")?;
     if !(1..=1024).contains(&number) {
         return Err("between 1 and 1024 ranks".into());
@@ -245,7 +184,7 @@ impl Cli {
             Task::TestMp(args) => return tests(args.run(interrupt)),
             Task::Bench(args) => args.run(interrupt),
             Task::Plot(args) => plot::plot(&args.report, &args.output),
-            Task::GpuPack(args) => pack(args.output.as_deref(), interrupt),
+            Task::GpuPack(args) => args.run(interrupt),
             Task::GpuRun(args) => args.run(interrupt),
             Task::Check => check::check(interrupt),
             Task::Launch(args) => args.run(interrupt),
@@ -320,27 +259,6 @@ impl BenchArgs {
             timeout: self.timeout,
         };
         bench(&options, interrupt)
-    }
-}
-
-impl GpuRunArgs {
-    fn run(self, interrupt: &Interrupt) -> Result<()> {
-        let options = GpuRun {
-            out: self.out,
-            filter: self.filter,
-            only: self.only,
-            profile: self.profile,
-            exclude_perf_tests: self.exclude_perf_tests,
-            stress: self.stress,
-            threads: self.threads,
-            memcheck: self.memcheck,
-            quick: self.quick,
-            suite: self.suite,
-            upstream: self.upstream_dir,
-            gpunetio: self.gpunetio_dir,
-            timeout: self.timeout,
-        };
-        run(&options, interrupt)
     }
 }
 

@@ -22,7 +22,7 @@ use super::kernel::{HEADERS, Kernel, Source};
 use crate::harness::Stuck;
 
 /// Streams of a GPU that are made at the start. A test with more launches at a time makes more.
-const STREAMS: usize = 8;
+const STREAMS: usize = 4;
 
 /// What launches on one GPU share.
 struct Loaded {

@@ -5,6 +5,7 @@
 //! into a directory with a [`Manifest`]. Brought elsewhere, that directory's `xtask gpu-run`
 //! ([`run`]) runs all of them and writes logs and tables. Kernels are compiled there, by NVRTC.
 
+pub mod cli;
 pub mod machine;
 pub mod pack;
 pub mod parts;

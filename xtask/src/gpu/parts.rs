@@ -258,7 +258,7 @@ pub fn bench(parts: &Parts<'_>, tables: &mut String) -> Result<(bool, String)> {
 ///
 /// # Errors
 ///
-/// As [`bench`].
+/// As [`suite`].
 pub fn post(parts: &Parts<'_>, tables: &mut String) -> Result<(bool, String)> {
     let mut command = Command::new(parts.directory.join(BENCH));
     command
