@@ -16,7 +16,7 @@ use crate::event::Event;
 use crate::fault::{ControlOperation, FaultPlan};
 use crate::handles::{CompletionQueue, DoorbellPage, ProtectionDomain};
 use crate::link::{LinkEnd, LinkStream};
-use crate::memory::{HostBuffer, HostMemory, MemoryRange};
+use crate::memory::{HostBuffer, HostWord, MemoryRange};
 use crate::shell::Registers;
 use crate::time::Time;
 use crate::violation::Violation;
@@ -197,7 +197,7 @@ impl Device {
 
     /// The same in memory of the caller's choice: a GPU, say, may have to be
     /// told of a page before its threads can store to it. `page` is zeroed and
-    /// [`HostMemory`]; its first [`DoorbellPage::BYTES`] bytes are the NIC's
+    /// [`HostMemory`](crate::HostMemory); its first [`DoorbellPage::BYTES`] bytes are the NIC's
     /// alone until the last handle is dropped.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl Device {
         const WHAT: &str = "doorbell page";
         check_range(WHAT, &page, DoorbellPage::BYTES, 8)?;
         let register = page.slice(Registers::OFFSET, 8);
-        let Some(register) = register.filter(HostMemory::has) else {
+        let Some(register) = register.as_ref().and_then(HostWord::of) else {
             return Err(Error::Range {
                 what: WHAT,
                 address: page.address(),

@@ -315,7 +315,7 @@ impl DoorbellPage {
     /// The register, for posters that store to it: 8 bytes at offset 0x800 of
     /// a page that lives as long as this handle and what it returns.
     pub fn register(&self) -> MemoryRange {
-        self.0.registers.register.clone()
+        self.0.registers.register.range()
     }
 }
 

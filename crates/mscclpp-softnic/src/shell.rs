@@ -7,15 +7,14 @@ use std::sync::{Arc, Weak};
 use crate::error::Error;
 use crate::event::{Event, EventQueue};
 use crate::link::{LinkEnd, READ};
-use crate::memory::{HostMemory, MemoryRange, NicMemory, Submitted};
+use crate::memory::{HostMemory, HostWord, MemoryRange, NicMemory, Submitted};
 use crate::nic::{Effect, Nic, Place, SpaceId, Start};
 
 /// The register of a doorbell page, in the first 8 bytes of which device code
 /// without a call stores.
 pub(crate) struct Registers {
     page: u32,
-    /// 8 bytes of the host's memory.
-    pub(crate) register: MemoryRange,
+    pub(crate) register: HostWord,
 }
 
 impl Registers {
@@ -25,7 +24,7 @@ impl Registers {
     /// What was stored since the last look, if anything. A doorbell is never
     /// all zeroes: no queue pair has number 0.
     fn take(&self) -> Option<[u8; 8]> {
-        let value = HostMemory::take_word(&self.register);
+        let value = self.register.take();
         (value != 0).then(|| value.to_ne_bytes())
     }
 }
@@ -94,8 +93,7 @@ impl Shell {
         Ok(())
     }
 
-    /// `register` are 8 bytes of the host's memory, aligned.
-    pub(crate) fn add_registers(&mut self, page: u32, register: MemoryRange) -> Arc<Registers> {
+    pub(crate) fn add_registers(&mut self, page: u32, register: HostWord) -> Arc<Registers> {
         let registers = Arc::new(Registers { page, register });
         self.registers
             .retain(|registers| registers.strong_count() > 0);

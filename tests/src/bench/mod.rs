@@ -5,7 +5,6 @@
 //! Every figure has a reference that moves the same bytes between the same processes, measured in
 //! turns with it. Payload is checked outside of the time.
 
-#[cfg(feature = "cuda")]
 mod aligned;
 mod bandwidth;
 mod fifo;

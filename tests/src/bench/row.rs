@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde::Serialize;
 
+use super::aligned::{aligned, number};
 use super::host::Host;
 use super::stats::Summary;
 
@@ -95,7 +96,7 @@ const WORDS: [usize; 3] = [0, 1, 4];
 
 /// The rows as a table with a head.
 pub fn table(rows: &[Row]) -> String {
-    let mut lines = vec![HEAD.map(str::to_owned)];
+    let mut lines = vec![HEAD.map(str::to_owned).to_vec()];
     let mut names: Vec<&str> = rows.iter().filter_map(|row| row.reference_name).collect();
     names.sort_unstable();
     names.dedup();
@@ -105,13 +106,8 @@ pub fn table(rows: &[Row]) -> String {
         _ => lines[0][REFERENCE] = "reference".to_owned(),
     }
     for row in rows {
-        let number = |value: f64| match value {
-            v if v >= 1000.0 => format!("{v:.0}"),
-            v if v >= 10.0 => format!("{v:.1}"),
-            v => format!("{v:.3}"),
-        };
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        lines.push([
+        lines.push(vec![
             row.suite.to_owned(),
             row.backend.unwrap_or("-").to_owned(),
             or_dash(row.bytes.map(bytes)),
@@ -127,35 +123,7 @@ pub fn table(rows: &[Row]) -> String {
             or_dash(row.ratio().map(|ratio| format!("{ratio:.2}"))),
         ]);
     }
-    let width = |column: usize| {
-        lines
-            .iter()
-            .map(|line| line[column].chars().count())
-            .max()
-            .unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
-    let mut text = String::new();
-    for (i, line) in lines.iter().enumerate() {
-        let cells = line
-            .iter()
-            .zip(&widths)
-            .enumerate()
-            .map(|(column, (cell, width))| {
-                if WORDS.contains(&column) {
-                    format!("{cell:<width$}")
-                } else {
-                    format!("{cell:>width$}")
-                }
-            });
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
-        if i == 0 {
-            text += &"-".repeat(widths.iter().sum::<usize>() + 2 * (HEAD.len() - 1));
-            text.push('\n');
-        }
-    }
-    text
+    aligned(&lines, &WORDS)
 }
 
 /// A size in the largest binary unit that leaves no remainder.

@@ -23,6 +23,7 @@ mod memories;
 mod policy;
 mod provider;
 mod soft;
+mod soft_queue;
 #[cfg(any(feature = "cuda", all(test, not(loom))))]
 mod staged;
 mod transport;

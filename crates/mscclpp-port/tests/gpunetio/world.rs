@@ -7,7 +7,7 @@ use std::thread;
 use mscclpp_bootstrap::{Bootstrap, Deadline};
 use mscclpp_port::{
     Access, Communicator, ContextConfig, EndpointConfig, Error, Hca, MemoryOptions, QueueForm,
-    SignalMode, TransportKind,
+    QueuePlacement, SignalMode, TransportKind,
 };
 use mscclpp_softnic::{Capabilities, DeviceConfig, LiveObjects};
 
@@ -106,17 +106,20 @@ pub(crate) fn pair_on(
     try_pair(devices, bytes, [config; 2]).map(|end| end.unwrap())
 }
 
-/// All forms in which a queue can be made.
-pub(crate) fn forms() -> [EndpointConfig; 3] {
+/// All forms in which a queue can be made, and one in the memory of the host.
+pub(crate) fn forms() -> [EndpointConfig; 4] {
+    use QueuePlacement::{Device, Host};
     [
-        (QueueForm::Shared, SignalMode::Atomic),
-        (QueueForm::Exclusive, SignalMode::Atomic),
-        (QueueForm::Exclusive, SignalMode::InlineWrite),
+        (QueueForm::Shared, SignalMode::Atomic, Device),
+        (QueueForm::Exclusive, SignalMode::Atomic, Device),
+        (QueueForm::Exclusive, SignalMode::InlineWrite, Device),
+        (QueueForm::Shared, SignalMode::Atomic, Host),
     ]
-    .map(|(queue_form, signal_mode)| {
+    .map(|(queue_form, signal_mode, queue_placement)| {
         let mut config = gpu();
         config.ib.queue_form = queue_form;
         config.ib.signal_mode = signal_mode;
+        config.ib.queue_placement = queue_placement;
         config.ib.max_send_wr = Some(16);
         config
     })

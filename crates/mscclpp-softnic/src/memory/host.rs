@@ -31,22 +31,30 @@ impl HostMemory {
         // SAFETY: the caller's promise is the one asked for.
         unsafe { MemoryRange::new(Self::shared(), start as u64, length as u64, owner) }
     }
+}
 
-    /// Whether a range is of this memory.
-    pub(crate) fn has(range: &MemoryRange) -> bool {
-        std::ptr::addr_eq(Arc::as_ptr(range.memory()), Arc::as_ptr(&Self::shared()))
+/// An aligned word of the host's memory, kept alive.
+pub(crate) struct HostWord(MemoryRange);
+
+impl HostWord {
+    /// The first 8 bytes of a range; none if it is of other memory, too short
+    /// or not aligned.
+    pub(crate) fn of(range: &MemoryRange) -> Option<Self> {
+        let host = HostMemory::shared();
+        let in_host = std::ptr::addr_eq(Arc::as_ptr(range.memory()), Arc::as_ptr(&host));
+        let word = range.slice(0, 8)?;
+        (in_host && word.address().is_multiple_of(8)).then_some(Self(word))
     }
 
-    /// Takes the first 8 bytes of a range of this memory, whose address is a
-    /// multiple of 8, and leaves zeroes.
-    ///
-    /// # Panics
-    /// If the range is another.
-    pub(crate) fn take_word(range: &MemoryRange) -> u64 {
-        let address = range.address();
-        assert!(range.len() >= 8 && address.is_multiple_of(8) && Self::has(range));
-        // SAFETY: who made the range promised that this memory can reach it while its owner lives.
-        unsafe { copy::take(address as *mut u8) }
+    /// Takes what is there and leaves zeroes.
+    pub(crate) fn take(&self) -> u64 {
+        // SAFETY: aligned memory of the host, as `of` has found; who made the
+        // range promised that it can be reached while its owner lives.
+        unsafe { copy::take(self.0.address() as *mut u8) }
+    }
+
+    pub(crate) fn range(&self) -> MemoryRange {
+        self.0.clone()
     }
 }
 

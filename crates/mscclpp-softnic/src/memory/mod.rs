@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+pub(crate) use host::HostWord;
 pub use host::{HostBuffer, HostMemory};
 
 /// Bytes on their way to or from memory: up to one completion without

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT
-//! The measurements of one run, in turns.
+//! The measurements of one run, in turns: single posts here, many in [`rush`](super::rush).
 
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
+use mscclpp_device::LaunchDims;
 use mscclpp_device::abi::{PortChannelDeviceHandle, QueueForm};
 use mscclpp_device::cuda::{CudaKernel, Gpu, Module, Stream};
-use mscclpp_device::executor::LaunchDims;
 use mscclpp_device::nvrtc::Program;
 
 use super::gpunetio;
 use super::memory::{Channels, Names, PATIENCE, QpArgs, Queues, Results};
 use super::report::{Call, Condition, Figure, Form, Metric, Posters, Report, Subject};
 use super::responder::Responder;
+use super::rush::{BLOCKS, RUSH_BLOCKS, SHARED_BLOCKS};
 
 /// Shared by our kernels and those that call GPUNetIO.
 pub(super) const MEASURE: &str = include_str!("../../../kernels/cuda/measure.hpp");
@@ -25,16 +26,8 @@ const PAUSE_NS: u64 = 5000;
 /// What precedes the first measurement: clocks rise, code is loaded.
 const WARM_UP: u32 = 20;
 
-/// Posts of each block with a queue of its own; their requests fit the ring.
-const RUSH: u64 = 2000;
-const RUSH_BLOCKS: u32 = 4096;
-const BLOCKS: [u32; 4] = [1, 8, 32, 128];
-/// Posts to one queue by all threads together, at most: their requests fill the largest ring.
-const SHARED_RUSH: u64 = 16384;
-const SHARED_BLOCKS: u32 = 32768;
-const THREADS: [u32; 5] = [1, 32, 128, 512, 1024];
-/// Threads of a block on a shared queue.
-const BLOCK: u32 = 128;
+/// Threads of a block where a kernel has several.
+pub(super) const BLOCK: u32 = 128;
 
 const PHASES: [&str; 6] = [
     "phase: check",
@@ -58,55 +51,45 @@ struct Plan {
     answered: u32,
 }
 
-/// Twin of `posting::Rush`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Rush {
-    arrived: u64,
-    spans: u64,
-    posts: u64,
-    queue_per_block: u64,
-}
-
 /// Twin of `PostArgs` and `RushArgs` in `post.cu` and `gpunetio.cu`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Args<A, B>(A, B);
+pub(super) struct Args<A, B>(pub(super) A, pub(super) B);
 /// What GPUNetIO's kernels post to.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Theirs {
+pub(super) struct Theirs {
     qp: u64,
     names: Names,
 }
 
-struct Kernels {
+pub(super) struct Kernels {
     put_with_signal: CudaKernel,
     put: CudaKernel,
     signal: CudaKernel,
     phases: CudaKernel,
-    rush: CudaKernel,
+    pub(super) rush: CudaKernel,
 }
 
-struct TheirKernels {
+pub(super) struct TheirKernels {
     version: String,
     make: CudaKernel,
     shared: CudaKernel,
     exclusive: CudaKernel,
-    rush_shared: CudaKernel,
-    rush_exclusive: CudaKernel,
+    pub(super) rush_shared: CudaKernel,
+    pub(super) rush_exclusive: CudaKernel,
 }
 
-struct Bench {
-    stream: Stream,
+pub(super) struct Bench {
+    pub(super) stream: Stream,
     /// One queue of the largest size.
-    one: Queues,
+    pub(super) one: Queues,
     /// A queue a block.
-    many: Queues,
-    channels: Channels,
-    results: Results,
-    ours: Kernels,
-    theirs: Option<TheirKernels>,
+    pub(super) many: Queues,
+    pub(super) channels: Channels,
+    pub(super) results: Results,
+    pub(super) ours: Kernels,
+    pub(super) theirs: Option<TheirKernels>,
 }
 
 /// All figures.
@@ -249,38 +232,7 @@ impl Bench {
         subjects
     }
 
-    /// Posts as fast as can be.
-    fn rushes(&self) -> Vec<Subject> {
-        let mut forms = vec![Form::Exclusive, Form::Shared];
-        if self.theirs.is_some() {
-            forms.extend([Form::TheirExclusive, Form::TheirShared]);
-        }
-        let mut subjects = Vec::new();
-        for form in forms {
-            let own = BLOCKS.map(|blocks| Posters {
-                queues: blocks,
-                threads: blocks,
-            });
-            let common = THREADS.map(|threads| Posters { queues: 1, threads });
-            let shares = matches!(form, Form::Shared | Form::TheirShared);
-            // One thread on one queue is among the first.
-            let common = common
-                .into_iter()
-                .filter(|posters| shares && posters.threads > 1);
-            for posters in own.into_iter().chain(common) {
-                subjects.push(Subject {
-                    form,
-                    call: Call::PutWithSignal,
-                    condition: Condition::BackToBack,
-                    metric: Metric::Rate,
-                    posters,
-                });
-            }
-        }
-        subjects
-    }
-
-    fn channel(queues: &Queues, form: Form, number: u32) -> PortChannelDeviceHandle {
+    pub(super) fn channel(queues: &Queues, form: Form, number: u32) -> PortChannelDeviceHandle {
         match form {
             Form::Proxy => queues.proxy(),
             Form::Exclusive => queues.channel(number, QueueForm::Exclusive),
@@ -288,14 +240,14 @@ impl Bench {
         }
     }
 
-    fn their_kernels(&self) -> anyhow::Result<&TheirKernels> {
+    pub(super) fn their_kernels(&self) -> anyhow::Result<&TheirKernels> {
         self.theirs
             .as_ref()
             .context("GPUNetIO's headers were not given")
     }
 
     /// Makes GPUNetIO's queues on the memory of ours.
-    fn theirs(&self, queues: &Queues) -> anyhow::Result<Theirs> {
+    pub(super) fn theirs(&self, queues: &Queues) -> anyhow::Result<Theirs> {
         let made_of: QpArgs = queues.theirs_made_of();
         let dims = LaunchDims {
             grid: made_of.count.div_ceil(BLOCK),
@@ -308,7 +260,12 @@ impl Bench {
         })
     }
 
-    fn end<T: Copy>(&self, kernel: &CudaKernel, dims: LaunchDims, args: T) -> anyhow::Result<()> {
+    pub(super) fn end<T: Copy>(
+        &self,
+        kernel: &CudaKernel,
+        dims: LaunchDims,
+        args: T,
+    ) -> anyhow::Result<()> {
         Ok(kernel.launch(dims, args, &self.stream)?.join(PATIENCE)?)
     }
 
@@ -391,61 +348,6 @@ impl Bench {
         let cycle = nanoseconds as f64 / cycles as f64;
         let times = &results[SUMMARY as usize..];
         Ok(times.iter().map(|time| *time as f64 * cycle).collect())
-    }
-
-    /// Millions of posts a second.
-    fn rush(&self, subject: Subject) -> anyhow::Result<f64> {
-        let Subject { form, posters, .. } = subject;
-        let Posters { queues, threads } = posters;
-        let own = queues == threads;
-        let memory = if own { &self.many } else { &self.one };
-        memory.reset(&self.stream)?;
-        self.results.clear(&self.stream)?;
-        let posts = if own {
-            RUSH
-        } else {
-            RUSH.min(SHARED_RUSH / u64::from(threads))
-        };
-        let rush = Rush {
-            arrived: self.results.at(0),
-            spans: self.results.at(1),
-            posts,
-            queue_per_block: own.into(),
-        };
-        let dims = match own {
-            true => LaunchDims {
-                grid: queues,
-                block: 1,
-            },
-            false => LaunchDims {
-                grid: threads.div_ceil(BLOCK),
-                block: threads.min(BLOCK),
-            },
-        };
-        match form {
-            Form::TheirExclusive | Form::TheirShared => {
-                let kernels = self.their_kernels()?;
-                let kernel = match form {
-                    Form::TheirExclusive => &kernels.rush_exclusive,
-                    _ => &kernels.rush_shared,
-                };
-                self.end(kernel, dims, Args(self.theirs(memory)?, rush))?;
-            }
-            _ => {
-                let handles = (0..queues).map(|number| Self::channel(memory, form, number));
-                self.channels.set(handles);
-                self.end(&self.ours.rush, dims, Args(self.channels.address(), rush))?;
-            }
-        }
-        let results = self
-            .results
-            .read(&self.stream, 1 + 3 * u64::from(threads))?;
-        let (spans, _) = results[1..].as_chunks::<3>();
-        ensure!(spans.iter().all(|span| span[2] == 0), "a post failed");
-        let start = spans.iter().map(|span| span[0]).min().unwrap_or(0);
-        let end = spans.iter().map(|span| span[1]).max().unwrap_or(0);
-        ensure!(end > start, "the clock stands still");
-        Ok((posts * u64::from(threads)) as f64 / (end - start) as f64 * 1e3)
     }
 }
 

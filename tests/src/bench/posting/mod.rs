@@ -17,6 +17,8 @@ mod memory;
 mod report;
 #[cfg(feature = "cuda")]
 mod responder;
+#[cfg(feature = "cuda")]
+mod rush;
 
 use std::path::Path;
 
