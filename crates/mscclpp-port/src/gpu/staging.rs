@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::error::Result;
 
 /// Bytes of pinned memory. Several pieces are under way at a time.
-const BYTES: u64 = 4 << 20;
+const BYTES: u64 = 2 << 20;
 /// What is copied at a time.
 const PIECE: u64 = 256 << 10;
 /// Pieces start at multiples of this.
