@@ -11,3 +11,4 @@ pub mod cases;
 pub mod fixture;
 pub mod harness;
 pub mod kernels;
+pub mod pair;

@@ -6,7 +6,6 @@ use std::fmt;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
 
 use mscclpp_bootstrap::link::{self, Acceptor, LinkId, LinkKey, UnixAddress};
 use mscclpp_bootstrap::{BootstrapError, Deadline, JobKey};
@@ -14,11 +13,10 @@ use mscclpp_bootstrap::{BootstrapError, Deadline, JobKey};
 use crate::endpoint::{Endpoint, EndpointRecord};
 use crate::error::{Error, Result};
 
-/// How long to dial before looking whether the connection is still wanted.
-const DIAL: Duration = Duration::from_millis(500);
-
 /// Whether the stream is not wanted any more.
 type GivenUp<'a> = &'a dyn Fn() -> bool;
+/// Whether it is.
+type Wanted<'a> = &'a dyn Fn() -> bool;
 
 /// Waits for the stream.
 pub(crate) type Wait<S> = Box<dyn FnOnce(GivenUp<'_>) -> Result<S> + Send>;
@@ -75,10 +73,11 @@ impl Arrival {
     ) -> Self {
         let expected = acceptor.expect(id, key.clone());
         Self {
-            wait: Box::new(move |_| {
+            wait: Box::new(move |given_up| {
                 let operation =
                     || format!("waiting for the connection of the endpoint at {address}");
-                (expected.accept(deadline)).map_err(|error| failed(operation(), rank, error))
+                (expected.accept_while(deadline, &|| !given_up()))
+                    .map_err(|error| failed(operation(), rank, error))
             }),
             // An expectation of the same id takes the place of the first and ends it.
             cancel: Box::new(move || drop(acceptor.expect(id, key.clone()))),
@@ -92,7 +91,8 @@ impl Arrival {
         (rank, address): (Option<usize>, SocketAddr),
         deadline: Deadline,
     ) -> Self {
-        let attempt = move |deadline| link::connect(address, id, &key, deadline);
+        let attempt =
+            move |wanted: Wanted<'_>| link::connect_while(address, id, &key, deadline, wanted);
         Self {
             wait: Box::new(move |given_up| dial(attempt, address, deadline, rank, given_up)),
             cancel: Box::new(|| {}),
@@ -113,8 +113,9 @@ impl Arrival<UnixStream> {
         let expected = (acceptor.expect_unix(id, key.clone()))
             .map_err(|error| failed(operation(), rank, error))?;
         Ok(Self {
-            wait: Box::new(move |_| {
-                (expected.accept(deadline)).map_err(|error| failed(operation(), rank, error))
+            wait: Box::new(move |given_up| {
+                (expected.accept_while(deadline, &|| !given_up()))
+                    .map_err(|error| failed(operation(), rank, error))
             }),
             cancel: Box::new(move || drop(acceptor.expect_unix(id, key.clone()))),
         })
@@ -127,7 +128,8 @@ impl Arrival<UnixStream> {
         (rank, address): (Option<usize>, UnixAddress),
         deadline: Deadline,
     ) -> Self {
-        let attempt = move |deadline| link::connect_unix(address, id, &key, deadline);
+        let attempt =
+            move |wanted: Wanted<'_>| link::connect_unix_while(address, id, &key, deadline, wanted);
         Self {
             wait: Box::new(move |given_up| dial(attempt, address, deadline, rank, given_up)),
             cancel: Box::new(|| {}),
@@ -137,17 +139,16 @@ impl Arrival<UnixStream> {
 
 /// Dials until the peer expects us: its call comes when it comes.
 fn dial<S>(
-    attempt: impl Fn(Deadline) -> Result<S, BootstrapError>,
+    attempt: impl Fn(Wanted<'_>) -> Result<S, BootstrapError>,
     address: impl fmt::Display,
     deadline: Deadline,
     rank: Option<usize>,
     given_up: GivenUp<'_>,
 ) -> Result<S> {
     loop {
-        match attempt(deadline.at_most(DIAL)) {
+        match attempt(&|| !given_up()) {
             Ok(stream) => return Ok(stream),
-            Err(BootstrapError::LinkTimeout { .. } | BootstrapError::ProofRefused { .. })
-                if !deadline.expired() && !given_up() => {}
+            Err(BootstrapError::ProofRefused { .. }) if !deadline.expired() && !given_up() => {}
             // To strangers, an end that is not expected and a key that does not fit look alike.
             Err(BootstrapError::ProofRefused { .. }) => {
                 return Err(Error::Timeout {
@@ -171,5 +172,79 @@ fn failed(operation: String, rank: Option<usize>, error: BootstrapError) -> Erro
             operation,
             source: Arc::new(error),
         },
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Passes bytes on, both ways, to `address`; what it says after its first bytes comes late.
+    fn slow_way_to(address: SocketAddr, late: Duration) -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let at = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            while let Ok((mut caller, _)) = listener.accept() {
+                let mut there = TcpStream::connect(address).unwrap();
+                let (mut from, mut to) = (caller.try_clone().unwrap(), there.try_clone().unwrap());
+                thread::spawn(move || std::io::copy(&mut from, &mut to));
+                thread::spawn(move || {
+                    let mut bytes = [0; 256];
+                    for pause in [Duration::ZERO, late] {
+                        let Ok(count @ 1..) = there.read(&mut bytes) else {
+                            return;
+                        };
+                        thread::sleep(pause);
+                        if caller.write_all(&bytes[..count]).is_err() {
+                            return;
+                        }
+                    }
+                    let _ = std::io::copy(&mut there, &mut caller);
+                });
+            }
+        });
+        at
+    }
+
+    #[test]
+    fn a_peer_that_has_taken_the_connection_is_not_left_because_it_says_so_late() {
+        let acceptor = Acceptor::bind(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let id = LinkId::from_bytes([7; 16]);
+        let key = LinkKey::derive(None, "a test", b"");
+        let expected = acceptor.expect(id, key.clone());
+        let address = slow_way_to(acceptor.local_addr(), Duration::from_millis(750));
+        let deadline = Deadline::after(Duration::from_secs(5));
+        let Arrival { wait, .. } = Arrival::dialling(id, key, (Some(1), address), deadline);
+        let mut here = wait(&|| false).unwrap();
+        let mut there = expected.accept(deadline).unwrap();
+        there.write_all(b"word").unwrap();
+        let mut word = [0; 4];
+        here.read_exact(&mut word).unwrap();
+        assert_eq!(&word, b"word");
+    }
+
+    #[test]
+    fn dialling_ends_soon_when_it_is_given_up() {
+        let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let nobody = {
+            let gone = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            gone.local_addr().unwrap()
+        };
+        for address in [silent.local_addr().unwrap(), nobody] {
+            let (id, key) = (
+                LinkId::from_bytes([7; 16]),
+                LinkKey::derive(None, "a test", b""),
+            );
+            let begun = std::time::Instant::now();
+            let deadline = Deadline::after(Duration::from_secs(30));
+            let Arrival { wait, .. } = Arrival::dialling(id, key, (Some(1), address), deadline);
+            let error = wait(&|| begun.elapsed() > Duration::from_millis(100)).unwrap_err();
+            assert!(begun.elapsed() < Duration::from_secs(5), "{error}");
+        }
     }
 }

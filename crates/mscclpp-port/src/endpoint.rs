@@ -184,7 +184,7 @@ pub(crate) struct EndpointRecord {
     pub(crate) transport: TransportKind,
     pub(crate) device: Device,
     pub(crate) context: ContextId,
-    rank: Option<u32>,
+    pub(crate) rank: Option<u32>,
     pub(crate) nonce: [u8; 16],
     pub(crate) address: SocketAddr,
     /// Over HCAs, and only there.

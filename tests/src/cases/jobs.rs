@@ -14,6 +14,7 @@ use mscclpp_bootstrap::{Bootstrap as _, Deadline, Tag, TcpBootstrap};
 use mscclpp_port::{Error, Status};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use super::service::set_up_once;
 use crate::backend::{BACKENDS, Backend, Setup};
 use crate::fixture::{Fixture, error_of};
 use crate::harness::{Context, Job, Registry, TestResult, published, watch_parent};
@@ -22,6 +23,7 @@ use crate::kernels::{Call, Flood, Steps};
 const KILL_WAIT: &str = "kill-wait";
 const KILL_POST: &str = "kill-post";
 const KILL_RECV: &str = "kill-recv";
+const KILL_SETUP: &str = "kill-setup";
 const JOIN: &str = "join";
 
 /// How long a child may live.
@@ -45,6 +47,15 @@ pub(super) fn register(registry: &mut Registry) {
         registry
             .add(name, move |context| {
                 kill(context, &format!("{KILL_POST}:{row}:0"), 0)
+            })
+            .ranks(1, 1)
+            .seconds(90);
+    }
+    for (victim, name) in [(0, "FirstRank"), (3, "LastRank")] {
+        let part = format!("{KILL_SETUP}:{victim}");
+        registry
+            .add(format!("KillSetup.{name}"), move |context| {
+                kill(context, &part, victim)
             })
             .ranks(1, 1)
             .seconds(90);
@@ -79,6 +90,7 @@ pub fn play(part: &str) -> ExitCode {
             play_kill_post(&BACKENDS[*row], *victim)
         }
         (KILL_RECV, Ok([victim])) => play_kill_recv(*victim),
+        (KILL_SETUP, Ok([victim])) => play_kill_setup(*victim),
         (JOIN, Ok([])) => play_join(),
         _ => Err(anyhow::anyhow!("there is no part {part}")),
     };
@@ -239,6 +251,24 @@ fn play_kill_recv(victim: usize) -> TestResult {
         if named { "PeerDown" } else { "another error" }
     );
     Ok(())
+}
+
+/// One setup of a sparse plan after the other, until one fails.
+fn play_kill_setup(victim: usize) -> TestResult {
+    let _words = watch_parent(CHILD);
+    let bootstrap = Arc::new(TcpBootstrap::from_launcher(Duration::from_secs(30))?);
+    set_up_once(bootstrap.clone())?;
+    println!("WAITING");
+    loop {
+        match set_up_once(bootstrap.clone()) {
+            Ok(()) => {}
+            Err(Error::Setup(error)) if error.lost_rank() == Some(victim) => {
+                println!("PeerDown, {error}");
+                return Ok(());
+            }
+            Err(error) => bail!("it does not name rank {victim}: {error}"),
+        }
+    }
 }
 
 fn play_join() -> TestResult {

@@ -7,6 +7,7 @@ use crate::backend::{Backend, Setup};
 use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::PacketPingPong;
+use crate::pair::Pair;
 
 pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     let suffix = backend.suffix;
@@ -29,28 +30,19 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
         .seconds(120);
 }
 
-/// A kernel whose buffers hold so many words.
-pub(super) fn kernel(
-    fixture: &Fixture<'_>,
-    tag: u32,
-    elements: u64,
-) -> anyhow::Result<PacketPingPong> {
-    let outgoing = fixture.buffer(elements * 8)?;
-    let incoming = fixture.buffer(elements * 8)?;
-    let link = fixture.pair(
-        tag,
-        &fixture.register(&outgoing)?,
-        &fixture.register(&incoming)?,
-    )?;
+/// A kernel over connection `index` whose buffers hold so many words.
+pub(super) fn kernel(pair: &dyn Pair, index: u32, elements: u64) -> anyhow::Result<PacketPingPong> {
+    let outgoing = pair.buffer(elements * 8)?;
+    let incoming = pair.buffer(elements * 8)?;
     Ok(PacketPingPong {
-        channel: link.channel,
-        buffer: fixture.buffer(elements * 4)?,
+        channel: pair.channel(index, &outgoing, &incoming)?,
+        buffer: pair.buffer(elements * 4)?,
         outgoing,
         incoming,
         elements,
         iterations: 0,
         first_flag: 1,
-        rank: fixture.context.rank(),
+        rank: pair.context().rank(),
         check: true,
     })
 }

@@ -38,7 +38,8 @@
 //!   who observes the bootstrap is told. One that dies during the last gate may
 //!   do either, on each of the others.
 //! - A rank whose gate is dropped before [`Gate::finish`], because its step
-//!   returned early or panicked, counts as failed: the others are told.
+//!   returned early or panicked, counts as failed: the others are told, with the
+//!   name of the last gate that it came to.
 //!
 //! Each gate takes one message to and one from each neighbour in a binomial tree,
 //! O(log world) a rank. Finding out who does not answer takes O(log world)
@@ -52,6 +53,8 @@
 //! name the same one; a rank that comes to a gate within that part may be late.
 
 mod error;
+#[cfg(test)]
+mod last_words;
 mod machine;
 #[cfg(test)]
 mod simulated;
@@ -226,10 +229,15 @@ impl<'a> Gate<'a> {
     /// Takes all that has come.
     fn sweep(&mut self) {
         for rank in self.machine.listens() {
-            while self.machine.outcome().is_none()
-                && self.receive(rank, Deadline::after(Duration::ZERO))
-            {}
+            self.take_from(rank);
         }
+    }
+
+    /// Takes all that has come from one rank, as long as the outcome is not known.
+    fn take_from(&mut self, rank: usize) {
+        while self.machine.outcome().is_none()
+            && self.receive(rank, Deadline::after(Duration::ZERO))
+        {}
     }
 
     /// Waits a little for one of those without whom this rank can not go on.
@@ -246,27 +254,26 @@ impl<'a> Gate<'a> {
 
     /// Takes one message; false when there is none.
     fn receive(&mut self, rank: usize, deadline: Deadline) -> bool {
-        match self.bootstrap.recv(rank, self.tag, deadline) {
-            Ok(bytes) => {
-                match Message::decode(&bytes, self.world_size()) {
-                    Ok(message) => self.machine.message(self.now(), rank, message),
-                    Err(error) => self.machine.accuse(rank, error.to_string()),
-                }
-                true
-            }
-            Err(error) if error.is_timeout() => {
-                // Another way to know than the receive.
-                if let Some(failure) = self.bootstrap.failure_of(rank) {
-                    let error = BootstrapError::from_failure(&failure, self.rank(), String::new());
-                    self.machine.lost(rank, reason(rank, error));
-                }
-                false
-            }
+        let mut received = self.bootstrap.recv(rank, self.tag, deadline);
+        if received.as_ref().is_err_and(BootstrapError::is_timeout) {
+            // Another way to know than the receive.
+            let Some(failure) = self.bootstrap.failure_of(rank) else {
+                return false;
+            };
+            // What it said last may have come since, and tells more.
+            let now = Deadline::after(Duration::ZERO);
+            received = (self.bootstrap.recv(rank, self.tag, now))
+                .map_err(|_| BootstrapError::from_failure(&failure, self.rank(), String::new()));
+        }
+        match received.map(|bytes| Message::decode(&bytes, self.world_size())) {
+            Ok(Ok(message)) => self.machine.message(self.now(), rank, message),
+            Ok(Err(error)) => self.machine.accuse(rank, error.to_string()),
             Err(error) => {
                 self.machine.lost(rank, reason(rank, error));
-                false
+                return false;
             }
         }
+        true
     }
 
     fn send_all(&mut self) {
@@ -298,6 +305,8 @@ impl<'a> Gate<'a> {
             );
             // One that is only slow is waited for, and named if it does not answer.
             if !error.is_timeout() {
+                // What one that is gone said last tells more than that.
+                self.take_from(rank);
                 self.machine.lost(rank, reason(rank, error));
             }
         }

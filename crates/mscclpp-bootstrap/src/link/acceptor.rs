@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
+use super::LOOK_EVERY;
 use super::handshake::{Claims, Refusal};
 use super::registry::{Admission, Registry, Service};
 use super::serve::serve;
@@ -187,22 +188,40 @@ impl<S> Expected<S> {
     /// [`BootstrapError::AcceptorGone`] when the acceptor was dropped or the id
     /// expected anew.
     pub fn accept(self, deadline: Deadline) -> Result<S, BootstrapError> {
-        match self.arrival.recv_timeout(deadline.remaining()) {
-            Ok(stream) => Ok(stream),
-            Err(mpsc::RecvTimeoutError::Disconnected) => Err(BootstrapError::AcceptorGone),
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                let failed = self.expectation.unproven();
-                Err(BootstrapError::LinkTimeout {
-                    with: format!("came to {}", self.at),
-                    waited: deadline.budget(),
-                    hint: if failed == 0 {
-                        String::new()
-                    } else {
-                        format!("{failed} connections failed their proof there so far")
-                    },
-                })
+        self.accept_while(deadline, &|| true)
+    }
+
+    /// As [`accept`](Self::accept), for as long as `wanted` says so, which is asked
+    /// several times a second.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept); [`BootstrapError::LinkTimeout`] when it is not
+    /// wanted any more.
+    pub fn accept_while(
+        self,
+        deadline: Deadline,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<S, BootstrapError> {
+        loop {
+            let left = deadline.remaining().min(LOOK_EVERY);
+            match self.arrival.recv_timeout(left) {
+                Ok(stream) => return Ok(stream),
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    return Err(BootstrapError::AcceptorGone);
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) if !deadline.expired() && wanted() => {}
+                Err(mpsc::RecvTimeoutError::Timeout) => break,
             }
         }
+        let failed = self.expectation.unproven();
+        Err(BootstrapError::LinkTimeout {
+            with: format!("came to {}", self.at),
+            waited: deadline.budget(),
+            hint: match failed {
+                0 => String::new(),
+                _ => format!("{failed} connections failed their proof there so far"),
+            },
+        })
     }
 }
 

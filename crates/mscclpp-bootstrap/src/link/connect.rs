@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use super::handshake::{CHALLENGE, Claims, Connector, Failure, Refusal, VERDICT, VERSION};
 use super::wire::{Blocking, Place, UnixAddress};
-use super::{LinkId, LinkKey};
+use super::{LOOK_EVERY, LinkId, LinkKey};
 use crate::{BootstrapError, Deadline, socket};
 
 /// Proof failures are taken for final after this time: until then the acceptor
@@ -19,6 +19,11 @@ use crate::{BootstrapError, Deadline, socket};
 pub(crate) const PROOF_PATIENCE: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// How long a machine may take to answer a call before it is called again.
+const ONE_CALL: Duration = Duration::from_secs(2);
+
+/// Whether a connection is still wanted.
+type Wanted<'a> = &'a dyn Fn() -> bool;
 
 /// Connects to an acceptor that expects (or will soon expect) `id`, and proves
 /// and checks the key. Tries again until the deadline while nobody listens there
@@ -35,8 +40,23 @@ pub fn connect(
     key: &LinkKey,
     deadline: Deadline,
 ) -> Result<StdTcp, BootstrapError> {
+    connect_while(address, id, key, deadline, &|| true)
+}
+
+/// As [`connect`], for as long as `wanted` says so, which is asked several times a
+/// second. Without an answer of a machine it may take 2 s until it is asked.
+///
+/// # Errors
+/// As [`connect`]; [`BootstrapError::LinkTimeout`] when it is not wanted any more.
+pub fn connect_while(
+    address: SocketAddr,
+    id: LinkId,
+    key: &LinkKey,
+    deadline: Deadline,
+    wanted: &dyn Fn() -> bool,
+) -> Result<StdTcp, BootstrapError> {
     let open = |left| StdTcp::connect_timeout(&address, left);
-    connect_by(open, Place::Tcp(address), id, key, deadline)
+    connect_by(open, Place::Tcp(address), id, key, deadline, wanted)
 }
 
 /// As [`connect`], to a process of this host that expects the connection with
@@ -52,9 +72,23 @@ pub fn connect_unix(
     key: &LinkKey,
     deadline: Deadline,
 ) -> Result<StdUnix, BootstrapError> {
+    connect_unix_while(address, id, key, deadline, &|| true)
+}
+
+/// As [`connect_unix`], for as long as `wanted` says so, as in [`connect_while`].
+///
+/// # Errors
+/// As [`connect_while`].
+pub fn connect_unix_while(
+    address: UnixAddress,
+    id: LinkId,
+    key: &LinkKey,
+    deadline: Deadline,
+    wanted: &dyn Fn() -> bool,
+) -> Result<StdUnix, BootstrapError> {
     let name = address.name();
     let open = |left| socket::connect_unix(&name, left);
-    connect_by(open, Place::Unix(address), id, key, deadline)
+    connect_by(open, Place::Unix(address), id, key, deadline, wanted)
 }
 
 fn connect_by<S: Blocking>(
@@ -63,14 +97,23 @@ fn connect_by<S: Blocking>(
     id: LinkId,
     key: &LinkKey,
     deadline: Deadline,
+    wanted: Wanted<'_>,
 ) -> Result<S, BootstrapError> {
     let mut retry = Retry::new(place, PROOF_PATIENCE, deadline);
     loop {
         let connector = Connector::new(id, key, Claims::NONE)?;
-        match attempt(&open, connector, deadline) {
+        let pause = match attempt(&open, connector, deadline, wanted) {
             Ok(stream) => return Ok(stream),
-            Err(failed) => std::thread::sleep(retry.pause(failed)?),
+            Err(failed) => retry.pause(failed)?,
+        };
+        if !wanted() {
+            return Err(BootstrapError::LinkTimeout {
+                with: format!("to {place}"),
+                waited: deadline.budget(),
+                hint: "it is not wanted any more".into(),
+            });
         }
+        std::thread::sleep(pause);
     }
 }
 
@@ -263,10 +306,11 @@ fn attempt<S: Blocking>(
     open: impl Fn(Duration) -> io::Result<S>,
     mut connector: Connector,
     deadline: Deadline,
+    wanted: Wanted<'_>,
 ) -> Result<S, Attempt> {
     // A zero timeout is an error of its own; the last attempt gets a moment.
     let left = || deadline.remaining().max(Duration::from_millis(1));
-    let mut stream = open(left()).map_err(Attempt::Connect)?;
+    let mut stream = open(left().min(ONE_CALL)).map_err(Attempt::Connect)?;
     let broken = |error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Attempt::Silent,
         _ => Attempt::Broken(error),
@@ -275,30 +319,41 @@ fn attempt<S: Blocking>(
     stream.set_timeouts(Some(left())).map_err(broken)?;
     stream.write_all(connector.hello()).map_err(broken)?;
     let mut challenge = [0; CHALLENGE];
-    read_by(&mut stream, &mut challenge, deadline).map_err(broken)?;
+    read_by(&mut stream, &mut challenge, deadline, wanted).map_err(broken)?;
     let proof = connector.answer(&challenge).map_err(Attempt::Proof)?;
     stream.write_all(&proof).map_err(broken)?;
+    // From here on the other end may have taken the connection, once and for all.
     let mut verdict = [0; VERDICT];
-    read_by(&mut stream, &mut verdict, deadline).map_err(broken)?;
+    read_by(&mut stream, &mut verdict, deadline, wanted).map_err(broken)?;
     connector.conclude(&verdict).map_err(Attempt::Proof)?;
     stream.set_timeouts(None).map_err(broken)?;
     Ok(stream)
 }
 
-/// Fills `buffer` by the deadline, however slowly the other end drips.
-fn read_by<S: Blocking>(stream: &mut S, buffer: &mut [u8], deadline: Deadline) -> io::Result<()> {
+/// Fills `buffer` by the deadline, however slowly the other end drips, as long as
+/// it is wanted.
+fn read_by<S: Blocking>(
+    stream: &mut S,
+    buffer: &mut [u8],
+    deadline: Deadline,
+    wanted: Wanted<'_>,
+) -> io::Result<()> {
     let mut filled = 0;
     while filled < buffer.len() {
         let left = deadline.remaining();
-        if left.is_zero() {
+        if left.is_zero() || !wanted() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        stream.set_timeouts(Some(left))?;
+        stream.set_timeouts(Some(left.min(LOOK_EVERY)))?;
         match stream.read(&mut buffer[filled..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => filled += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted
+                | io::ErrorKind::WouldBlock
+                | io::ErrorKind::TimedOut => {}
+                _ => return Err(error),
+            },
         }
     }
     Ok(())

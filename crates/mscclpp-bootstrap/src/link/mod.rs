@@ -49,18 +49,22 @@ mod tests;
 mod wire;
 
 use std::fmt;
+use std::time::Duration;
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 pub use self::acceptor::{Acceptor, Expected};
 pub(crate) use self::connect::{Call, CallError, PROOF_PATIENCE, connect_async};
-pub use self::connect::{connect, connect_unix};
+pub use self::connect::{connect, connect_unix, connect_unix_while, connect_while};
 pub(crate) use self::handshake::{Claims, Refusal};
 pub(crate) use self::registry::{Admission, Registry, Service};
 pub(crate) use self::serve::serve;
 pub use self::wire::UnixAddress;
 use crate::secret::{keyed_bytes, random};
 use crate::{BootstrapError, JobKey};
+
+/// How long to wait for the other end before asking whether that is still wanted.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Names one expected connection, or one kind of connections, of an acceptor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

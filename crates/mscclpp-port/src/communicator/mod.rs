@@ -18,6 +18,7 @@ use crate::endpoint::EndpointConfig;
 use crate::error::{Error, Result};
 use crate::memory::{MemoryOptions, RegisteredMemory, SignalMemory};
 use crate::semaphore::Semaphore;
+use crate::status::StickyStatus;
 use peers::Peers;
 use pending::Line;
 pub use pending::Pending;
@@ -154,7 +155,7 @@ impl Communicator {
         });
         line.exchange(Kind::Endpoint, half, move |local, record, deadline| {
             let connection = context.connect(local, record, deadline)?;
-            peers.enter(&connection, rank, tag);
+            peers.enter(connection.sticky(), rank, tag);
             Ok(connection)
         })
     }
@@ -204,9 +205,9 @@ impl Communicator {
         Ok(self.shared.peers.find(connection)?.1)
     }
 
-    /// Marks a connection that was made elsewhere when its rank dies.
-    pub(crate) fn adopt(&self, connection: &Connection, rank: usize, tag: u32) {
-        self.shared.peers.enter(connection, rank, tag);
+    /// Marks the status of a connection that is made elsewhere when its rank dies.
+    pub(crate) fn adopt(&self, status: &Arc<StickyStatus>, rank: usize, tag: u32) {
+        self.shared.peers.enter(status, rank, tag);
     }
 
     fn line(&self, rank: usize, tag: u32) -> Result<Arc<Line>> {

@@ -43,9 +43,8 @@ impl Peers {
         peers
     }
 
-    /// Enters a new connection; if its rank is dead already, the connection is marked at once.
-    pub(super) fn enter(self: &Arc<Self>, connection: &Connection, rank: usize, tag: u32) {
-        let status = connection.sticky();
+    /// Enters a new connection by its status; if its rank is dead already, it is marked at once.
+    pub(super) fn enter(self: &Arc<Self>, status: &Arc<StickyStatus>, rank: usize, tag: u32) {
         status.keep(Arc::clone(self) as _);
         let mut state = self.lock();
         state

@@ -31,9 +31,9 @@ impl Context {
         self.inner.hcas.get(transport)?.check_port(gid_index)
     }
 
-    /// Lets go of the HCAs that were opened, for a context that is not used any more.
-    pub(crate) fn close_hcas(&self) {
-        self.inner.hcas.close();
+    /// Lets go of the HCAs that were opened and have no queue.
+    pub(crate) fn close_unused_hcas(&self) {
+        self.inner.hcas.close_unused();
     }
 
     /// The queue of an endpoint to be.

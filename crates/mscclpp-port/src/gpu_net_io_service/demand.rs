@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT
-//! Queues between two ranks alone. Both send an *offer* with a random number and how many queues they
+//! Queues between two ranks alone. Both send an *offer* with a random number and which queues they
 //! want; who has seen the other's offer sends an *answer* with both numbers and its queues. So both
 //! know that they mean each other's present call, and not one that was given up.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mscclpp_bootstrap::{Bootstrap, Deadline, Tag};
 use serde::{Deserialize, Serialize};
 
-use super::GpuNetIoService;
 use super::record::EdgeRecord;
+use super::{GpuNetIoService, is_of_another};
 use crate::connection::Connection;
 use crate::endpoint::{Endpoint, MAX_RECORD};
 use crate::error::{Error, Result};
@@ -25,11 +26,28 @@ const MAX_MESSAGE: usize = 256 + mscclpp_bootstrap::plan::MAX_QUEUES as usize * 
 /// A reason is cut off here.
 const MAX_REASON: usize = 200;
 
+/// What a call asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Wanted {
+    pub(super) queues: u32,
+    /// They take the place of those of a setup.
+    pub(super) rebuilt: bool,
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rebuilt {
+            false => write!(f, "{} queues", self.queues),
+            true => write!(f, "the {} queues of a setup to be rebuilt", self.queues),
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum Message {
     Offer {
         call: u64,
-        queues: u32,
+        wanted: Wanted,
     },
     Answer {
         /// The receiver's call.
@@ -111,7 +129,7 @@ impl Line<'_> {
 /// Makes queues with one peer, which does the same.
 pub(super) fn connect(
     service: &GpuNetIoService,
-    (peer, count): (usize, u32),
+    (peer, wanted): (usize, Wanted),
     tag: u32,
     deadline: Deadline,
 ) -> Result<Vec<Connection>> {
@@ -123,17 +141,14 @@ pub(super) fn connect(
     };
     let context = service.communicator.context();
     let call = random_u64()?;
-    line.send(&Message::Offer {
-        call,
-        queues: count,
-    })?;
-    let made = (0..count).map(|_| context.create_endpoint(service.endpoint));
+    line.send(&Message::Offer { call, wanted })?;
+    let made = (0..wanted.queues).map(|_| context.create_endpoint(service.endpoint));
     let made: Result<Vec<Endpoint>> = match context.check_port(super::TRANSPORT, service.gid_index)
     {
         Ok(()) => made.collect(),
         Err(error) => Err(error),
     };
-    let theirs = meet(&line, call, count, &made)?;
+    let theirs = meet(&line, call, wanted, &made)?;
     // An error here was told to the peer.
     let made = made?;
     let connections: Vec<Connection> = (made.into_iter().zip(&theirs.queues))
@@ -142,21 +157,27 @@ pub(super) fn connect(
                 return Err(line.gave_up("it sent queues of another rank".into()));
             }
             let connection = context.connect_to(local, remote, deadline)?;
-            service.communicator.adopt(&connection, peer, tag);
+            service.communicator.adopt(connection.sticky(), peer, tag);
             Ok(connection)
         })
         .collect::<Result<_>>()?;
-    for connection in &connections {
-        connection.wait_connected(deadline)?;
-    }
-    Ok(connections)
+    let up = (connections.iter()).try_for_each(|connection| connection.wait_connected(deadline));
+    let Err(first) = up else {
+        return Ok(connections);
+    };
+    // What this rank failed at comes before what it heard of that. By those that are up the peer
+    // hears why, and not only that they go.
+    let own = (connections.iter().filter_map(Connection::status)).find(|e| !is_of_another(e));
+    let error = own.unwrap_or(first);
+    (connections.iter()).for_each(|connection| connection.fail(error.clone()));
+    Err(error)
 }
 
 /// Goes on until both have the other's answer to their present call.
 fn meet(
     line: &Line<'_>,
     call: u64,
-    count: u32,
+    wanted: Wanted,
     made: &Result<Vec<Endpoint>>,
 ) -> Result<EdgeRecord> {
     let mut offered = None;
@@ -168,8 +189,16 @@ fn meet(
         {
             return Ok(queues);
         }
-        match line.receive()? {
-            Message::Offer { call: to, queues } => {
+        let message = match (line.receive(), made) {
+            // Nobody has asked for what there is not.
+            (Err(_), Err(error)) => return Err(error.clone()),
+            (received, _) => received?,
+        };
+        match message {
+            Message::Offer {
+                call: to,
+                wanted: theirs,
+            } => {
                 // A later offer takes the place of one that was given up.
                 offered = Some(to);
                 let made = match made {
@@ -179,13 +208,12 @@ fn meet(
                         return Err(error.clone());
                     }
                 };
-                if queues != count {
+                if theirs != wanted {
                     let reason = format!(
-                        "it asks for {count} queues and was asked for {queues}: both must ask for \
-                         the same number"
+                        "it asks for {wanted} and was asked for {theirs}: both must ask for the same"
                     );
                     line.refuse(to, &reason);
-                    // Not the end: it may be one that was given up, with another number. Else the
+                    // Not the end: it may be one that was given up, and asked for others. Else the
                     // peer refuses this call, too.
                     continue;
                 }
@@ -200,7 +228,7 @@ fn meet(
                 call: from,
                 queues,
             } if to == call => {
-                if queues.queues.len() != count as usize {
+                if queues.queues.len() != wanted.queues as usize {
                     return Err(line.gave_up("it sent another number of queues".into()));
                 }
                 answered = Some((from, queues));

@@ -65,7 +65,6 @@ impl Allocated {
     ) -> Result<Joined> {
         let (tag, number) = (Tag::layered(LAYER, setup.0), setup.1);
         let bootstrap = service.bootstrap();
-        let context = service.communicator.context();
         let mut queues = Vec::new();
         for (peer, endpoints) in self.0 {
             let record = loop {
@@ -92,7 +91,7 @@ impl Allocated {
             }
             for (index, (endpoint, remote)) in endpoints.into_iter().zip(&record.queues).enumerate()
             {
-                let queue = Joint::new(context, endpoint, (peer, remote), deadline)?;
+                let queue = Joint::new(service, endpoint, (peer, remote), setup.0, deadline)?;
                 queues.push((index == 0, queue));
             }
         }
@@ -130,9 +129,10 @@ struct Joint {
 
 impl Joint {
     fn new(
-        context: &Context,
+        service: &GpuNetIoService,
         endpoint: Endpoint,
         (peer, remote): (usize, &EndpointRecord),
+        tag: u32,
         deadline: Deadline,
     ) -> Result<Self> {
         let config = endpoint.config;
@@ -149,9 +149,16 @@ impl Joint {
             });
         }
         let status = StickyStatus::new()?;
-        let (end, handshake, route) = (context
-            .join_queue(endpoint, remote, theirs, &status, deadline))
+        // From here on its death ends what waits for it.
+        service.communicator.adopt(&status, peer, tag);
+        let context = service.communicator.context();
+        // Who waits for a stream that does not come gives up first. Then it tells those that wait for
+        // its wires, and is named instead of them.
+        let streams = Deadline::after(deadline.remaining() / 2);
+        let (end, mut handshake, route) = (context
+            .join_queue(endpoint, remote, theirs, &status, streams))
         .map_err(|error| with_peer(error, peer))?;
+        handshake.deadline = deadline;
         Ok(Self {
             peer,
             end,
@@ -181,11 +188,14 @@ impl Joined {
     }
 
     fn try_wire(&mut self) -> Result<()> {
+        // Also when one cannot be made: by the others their ends are told.
+        let mut attached = Ok(());
         for (_, queue) in &mut self.0 {
             if let Some(route) = queue.route.take() {
-                queue.handshake.attach(&queue.end, route)?;
+                attached = attached.and(queue.handshake.attach(&queue.end, route));
             }
         }
+        attached?;
         for (first, queue) in &self.0 {
             if *first {
                 queue.handshake.wire(&queue.end)?;
@@ -207,20 +217,20 @@ impl Joined {
         })
     }
 
-    /// Hands the queues to the watcher, and makes connections of them, each with its peer. A queue
-    /// that has failed meanwhile is found.
+    /// Hands the queues to the watcher, and makes connections of them. A queue that has failed
+    /// meanwhile is found.
     pub(super) fn publish(
         self,
         context: &Context,
         config: EndpointConfig,
-    ) -> Result<Vec<(usize, Connection)>> {
+    ) -> Result<Vec<Connection>> {
         self.each(|end, _| end.check_queue(&config.ib))?;
         let mut connections = Vec::new();
         for (_, queue) in self.0 {
             let transport = GpuTransport::adopt(queue.end, context.watcher()?)?;
             let (link, peer) = (Box::new(transport), queue.peer);
             let made = Connection::new(link, queue.status, Some(peer), config, queue.remote);
-            connections.push((peer, made));
+            connections.push(made);
         }
         Ok(connections)
     }

@@ -4,18 +4,18 @@
 mod counts;
 mod demand;
 mod edges;
+mod pairwise;
 mod record;
 mod setup;
+mod state;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use mscclpp_bootstrap::plan::MAX_QUEUES;
-use mscclpp_bootstrap::{Bootstrap, Deadline, Plan};
+use mscclpp_bootstrap::{Bootstrap, Deadline};
 
 use crate::buffer::Buffer;
 use crate::communicator::{Communicator, Pending};
@@ -32,6 +32,8 @@ use crate::semaphore::Semaphore;
 use crate::sync::lock_plain as lock;
 use crate::transport::TransportKind;
 pub use counts::QueueCounts;
+use pairwise::Pairwise;
+use state::{Ready, Settles, State};
 
 /// What the one HCA of a service is to its context.
 const TRANSPORT: TransportKind = TransportKind::IB0;
@@ -80,7 +82,8 @@ impl Default for GpuNetIoConfig {
 /// messages, and no rank begins the next one otherwise. While all ranks live and answer, all of them
 /// get the same [`Error::Setup`], which names the phase, the rank and the cause; each has let go of
 /// all that it made when the call returns. A rank that dies or does not answer is named to all others
-/// by the deadline. When it dies after the last phase, setup succeeds and its connections fail.
+/// by the deadline. When it dies after the last phase, setup succeeds and its connections fail. A rank
+/// whose step panics counts as one that failed; the panic goes on on its own thread.
 ///
 /// Queues, their memory and what is told of them exist for the plan's edges alone. Nothing is chosen
 /// silently: one HCA a service, whose name is given, and a setup that cannot be done as asked is an
@@ -90,6 +93,9 @@ impl Default for GpuNetIoConfig {
 /// others go on with an error that names it), and the pairwise exchanges after the setup fail one by
 /// one, under deadlines of their own.
 ///
+/// With a bootstrap that has no [`turns`](Bootstrap::turns), take another tag after a failure: what the
+/// failed setup has left behind cannot be told apart there.
+///
 /// Several services may use one bootstrap, and be set up at once, with different tags; the tags of
 /// their later exchanges must differ, too. All methods may be called from any thread.
 pub struct GpuNetIoService {
@@ -97,34 +103,7 @@ pub struct GpuNetIoService {
     endpoint: EndpointConfig,
     gid_index: u32,
     state: Mutex<State>,
-    /// Peers with queues that were made on demand.
-    on_demand: Mutex<HashSet<usize>>,
-}
-
-#[derive(Clone)]
-enum State {
-    New,
-    Running,
-    Failed,
-    Ready(Arc<Ready>),
-}
-
-/// What a setup has made.
-struct Ready {
-    plan: Plan,
-    /// One a queue, in the order of [`Plan::slot`].
-    connections: Mutex<Vec<Connection>>,
-}
-
-impl State {
-    fn found(&self) -> &'static str {
-        match self {
-            Self::New => "it was not called",
-            Self::Running => "its setup is under way",
-            Self::Failed => "its setup has failed",
-            Self::Ready(_) => "its setup has succeeded",
-        }
-    }
+    pairwise: Pairwise,
 }
 
 impl GpuNetIoService {
@@ -171,7 +150,7 @@ impl GpuNetIoService {
             endpoint,
             gid_index: config.gid_index,
             state: Mutex::new(State::New),
-            on_demand: Mutex::default(),
+            pairwise: Pairwise::default(),
         })
     }
 
@@ -214,16 +193,10 @@ impl GpuNetIoService {
             }
             *state = State::Running;
         }
-        let made = setup::run(self, &counts.into(), tag, deadline);
-        let (state, result) = match made {
-            Ok(ready) => (State::Ready(Arc::new(ready)), Ok(())),
-            Err(error) => {
-                self.communicator.context().close_hcas();
-                (State::Failed, Err(error))
-            }
-        };
-        *self.lock() = state;
-        result
+        let settles = Settles::new(self);
+        let ready = setup::run(self, &counts.into(), tag, deadline)?;
+        settles.well(ready);
+        Ok(())
     }
 
     /// As [`setup`](Self::setup), with `count` queues between any two ranks: a full mesh.
@@ -250,87 +223,6 @@ impl GpuNetIoService {
             index,
             count: ready.plan.count(peer),
         })
-    }
-
-    /// Makes `queues` queues, 1 to 64, with one peer, who calls this at about the same time, with the
-    /// same number and tag. May be called at any time, before or after a setup, or without one; no
-    /// other rank takes part, and other queues of the service stay as they are. What a call that was
-    /// given up left behind is told apart. Calls with different tags are independent; with the same
-    /// peer and tag, one at a time.
-    ///
-    /// The queues are not counted among those that [`connect`](Self::connect) selects from. Memory and
-    /// semaphores are exchanged over them as usual.
-    ///
-    /// # Errors
-    /// [`Error::InvalidUsage`] for this rank itself, one that does not exist, and another number.
-    /// [`Error::PeerGaveUp`] when the peer asks for another number, has failed to make its queues, or
-    /// [refuses](Self::refuse_on_demand); [`Error::Timeout`] when it does not answer;
-    /// [`Error::PeerDown`]. Errors of making queues and of bringing them up, on both ends. Nothing is
-    /// left of queues that could not be made.
-    pub fn connect_on_demand(
-        &self,
-        peer: usize,
-        queues: u32,
-        tag: u32,
-        deadline: Deadline,
-    ) -> Result<Vec<Connection>> {
-        const CONNECT: &str = "connect on demand";
-        self.check_peer(CONNECT, peer)?;
-        if !(1..=MAX_QUEUES).contains(&queues) {
-            return Err(Error::InvalidUsage {
-                operation: CONNECT,
-                detail: format!("{queues} queues were asked for: give 1 to {MAX_QUEUES}"),
-            });
-        }
-        let made = demand::connect(self, (peer, queues), tag, deadline)?;
-        lock(&self.on_demand).insert(peer);
-        Ok(made)
-    }
-
-    /// Waits until `peer` asks for queues on demand with this tag, and refuses all calls of it that
-    /// have come by then: they return [`Error::PeerGaveUp`] with the reason.
-    ///
-    /// # Errors
-    /// [`Error::InvalidUsage`] for this rank itself and one that does not exist; [`Error::Timeout`]
-    /// when it does not ask; [`Error::PeerDown`].
-    pub fn refuse_on_demand(
-        &self,
-        peer: usize,
-        tag: u32,
-        reason: &str,
-        deadline: Deadline,
-    ) -> Result<()> {
-        self.check_peer("refuse queues", peer)?;
-        demand::refuse(self, peer, tag, reason, deadline)
-    }
-
-    /// Makes the queues of one edge of the setup again, after one of them has failed, together with
-    /// the peer, who does the same; other edges go on meanwhile. [`connect`](Self::connect) selects
-    /// from the new ones then. The old ones end: whoever still uses them gets an error at once.
-    ///
-    /// # Errors
-    /// [`Error::NotSetUp`]; [`Error::NoQueue`] for a peer without queues in the plan; those of
-    /// [`connect_on_demand`](Self::connect_on_demand), after which the old queues are still selected.
-    pub fn rebuild(&self, peer: usize, tag: u32, deadline: Deadline) -> Result<()> {
-        let ready = self.ready("rebuild queues")?;
-        self.check_peer("rebuild queues", peer)?;
-        let count = ready.plan.count(peer);
-        if count == 0 {
-            return Err(no_queue(peer));
-        }
-        let made = demand::connect(self, (peer, count), tag, deadline)?;
-        for (index, new) in (0..count).zip(made) {
-            if let Some(slot) = ready.plan.slot(peer, index)
-                && let Some(place) = lock(&ready.connections).get_mut(slot)
-            {
-                let old = std::mem::replace(place, new);
-                old.fail(Error::PeerFailed {
-                    rank: Some(peer),
-                    reason: "the queue was replaced by a new one".into(),
-                });
-            }
-        }
-        Ok(())
     }
 
     /// Registers a range of a buffer, in bytes, with the service's HCA: as a source, as a destination,
@@ -364,7 +256,7 @@ impl GpuNetIoService {
     ) -> Result<Pending<RegisteredMemory>> {
         self.usable("exchange memory")?;
         self.check_peer("exchange memory", peer)?;
-        if self.queues(peer) == 0 && !lock(&self.on_demand).contains(&peer) {
+        if self.queues(peer) == 0 && !self.pairwise.has_queues_to(peer) {
             return Err(no_queue(peer));
         }
         self.communicator.send_memory(memory, peer, tag)?;
@@ -425,10 +317,10 @@ impl GpuNetIoService {
 
     /// Whether there may be queues.
     fn usable(&self, operation: &'static str) -> Result<()> {
-        if lock(&self.on_demand).is_empty() {
-            self.ready(operation)?;
+        match self.pairwise.has_queues() {
+            true => Ok(()),
+            false => self.ready(operation).map(drop),
         }
-        Ok(())
     }
 
     fn check_peer(&self, operation: &'static str, peer: usize) -> Result<()> {
@@ -446,6 +338,11 @@ impl GpuNetIoService {
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
+}
+
+/// Whether an error says that another rank has failed or is gone.
+fn is_of_another(error: &Error) -> bool {
+    matches!(error, Error::PeerFailed { .. } | Error::PeerDown { .. })
 }
 
 fn no_queue(peer: usize) -> Error {

@@ -9,15 +9,30 @@ use mscclpp_bootstrap::gate::Cause;
 use mscclpp_bootstrap::{Deadline, Gate, Plan, SetupError};
 
 use super::counts::QueueCounts;
-use super::edges::{Allocated, Joined};
-use super::{GpuNetIoService, Ready, TRANSPORT};
+use super::edges::Allocated;
+use super::{GpuNetIoService, Ready, TRANSPORT, is_of_another};
 use crate::error::{Error, Result};
+
+/// The phases after the plan. First all send their records, and then all receive: nobody waits for
+/// one that could not send.
+const PHASES: [&str; 11] = [
+    "capability",
+    "port",
+    "allocate",
+    "exchange",
+    "exchange",
+    "wire",
+    "INIT",
+    "RTR",
+    "RTS",
+    "self-test",
+    "publish",
+];
 
 /// One rank's way through the phases.
 struct Phases<'a> {
     gate: Gate<'a>,
-    /// A step has failed because of another rank, which tells so itself at the next gate.
-    waits_for: Option<Error>,
+    passed: usize,
 }
 
 impl Phases<'_> {
@@ -27,27 +42,20 @@ impl Phases<'_> {
         Deadline::after(left.saturating_duration_since(Instant::now()))
     }
 
+    /// Comes to the gate of a phase. A step that has failed because of another rank does so as if
+    /// nothing were: the other one says so itself, or does not come, and is named, instead of one that
+    /// needed it. If that does not happen, this rank says at the next gate what it knows.
     fn pass<T>(&mut self, phase: &str, step: Result<T>) -> Result<T> {
-        let step = match self.waits_for.take() {
-            Some(error) => Err(error),
-            None => step,
-        };
-        (self.gate.pass(phase, step.map_err(Cause::from))).map_err(of_setup)
-    }
-
-    /// The same for a step in which ranks wait for each other. One that has learned that another rank
-    /// has failed comes to the gate as if nothing were: only the one that has failed says so, and is
-    /// named.
-    fn pass_together(&mut self, phase: &str, step: Result<()>) -> Result<()> {
-        let step = match step {
-            Err(error @ Error::PeerFailed { .. }) => {
-                self.pass(phase, Ok(()))?;
-                self.waits_for = Some(error);
-                return Ok(());
+        debug_assert_eq!(PHASES.get(self.passed), Some(&phase));
+        self.passed += 1;
+        let passed = match (step, PHASES.get(self.passed)) {
+            (Err(error), Some(next)) if is_of_another(&error) => {
+                let together = self.gate.pass(phase, Ok(()));
+                together.and_then(|()| self.gate.pass(next, Err(Cause::from(error))))
             }
-            step => step,
+            (step, _) => self.gate.pass(phase, step.map_err(Cause::from)),
         };
-        self.pass(phase, step)
+        passed.map_err(of_setup)
     }
 }
 
@@ -61,10 +69,7 @@ pub(super) fn run(
     let (rank, world) = (bootstrap.rank(), bootstrap.world_size());
     let gate = (Gate::new(bootstrap, tag, deadline))
         .map_err(|error| Error::bootstrap("beginning a setup", rank, error))?;
-    let mut phases = Phases {
-        gate,
-        waits_for: None,
-    };
+    let mut phases = Phases { gate, passed: 0 };
     let (context, config) = (service.communicator.context(), service.endpoint);
 
     let plan = Plan::agree(counts.plan(rank, world), &mut phases.gate).map_err(of_setup)?;
@@ -73,14 +78,13 @@ pub(super) fn run(
     let allocated = Allocated::new(context, config, &plan);
     let allocated = phases.pass("allocate", allocated)?;
 
-    // First all send, and then all receive: nobody waits for one that could not send.
     let setup = (tag, phases.gate.number());
     let sent = allocated.send(service, setup, phases.step_ends());
     phases.pass("exchange", sent)?;
     let joined = allocated.receive(service, setup, phases.step_ends());
     let mut joined = phases.pass("exchange", joined)?;
     let wired = joined.wire();
-    phases.pass_together("wire", wired)?;
+    phases.pass("wire", wired)?;
 
     phases.pass("INIT", joined.each(|end, _| end.queue().init()))?;
     let step = joined.each(|end, path| end.queue().ready_to_receive(path));
@@ -89,23 +93,10 @@ pub(super) fn run(
     phases.pass("RTS", step)?;
     let step = joined.test(phases.step_ends());
     phases.pass("self-test", step)?;
-    let connections = publish(service, joined, tag);
-    let connections = phases.pass("publish", connections)?;
+    let connections = phases.pass("publish", joined.publish(context, config))?;
     phases.gate.finish();
     let connections = Mutex::new(connections);
     Ok(Ready { plan, connections })
-}
-
-fn publish(
-    service: &GpuNetIoService,
-    joined: Joined,
-    tag: u32,
-) -> Result<Vec<crate::connection::Connection>> {
-    let connections = joined.publish(service.communicator.context(), service.endpoint)?;
-    for (peer, connection) in &connections {
-        service.communicator.adopt(connection, *peer, tag);
-    }
-    Ok(connections.into_iter().map(|(_, made)| made).collect())
 }
 
 fn of_setup(error: SetupError) -> Error {

@@ -88,7 +88,8 @@ impl Handshake {
         let left = || end.last_word().is_some_and(|error| last.set(error).is_ok());
         let stream = wait(&|| end.given_up() || last.get().is_some() || left());
         end.set_cancel(None);
-        match last.into_inner() {
+        // Both tell more than the stream that did not come.
+        match last.into_inner().or_else(|| end.status.error()) {
             Some(error) => Err(error),
             None => stream,
         }
@@ -254,7 +255,7 @@ pub(crate) fn test(end: &QueueEnd, timeout: Duration) -> Result<()> {
     let rank = end.ends.rank;
     let number = end.queue().address().number;
     result.map_err(|error| match (error, end.queue().fault()) {
-        _ if let Some(last) = end.last_word() => last,
+        _ if let Some(ended) = end.last_word().or_else(|| end.status.error()) => ended,
         (SelfTestError::NotExecuting { timeout, .. }, None) => Error::QueueNotExecuting {
             rank,
             queue: number,

@@ -129,10 +129,10 @@ impl Hcas {
 }
 
 impl Hcas {
-    /// Lets go of them; each is opened again when it is used again.
-    pub(crate) fn close(&self) {
+    /// Lets go of those that nobody else holds; each is opened again when it is used again.
+    pub(crate) fn close_unused(&self) {
         for slot in &self.0 {
-            *lock(&slot.opened) = None;
+            lock(&slot.opened).take_if(|hca| Arc::strong_count(hca) == 1);
         }
     }
 }

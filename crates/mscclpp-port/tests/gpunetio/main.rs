@@ -10,7 +10,10 @@ mod end;
 mod failures;
 #[path = "../../src/testing/local.rs"]
 mod local;
+mod owned;
 mod policy;
+mod ranks;
+mod rebuild;
 mod service;
 mod sharing;
 mod stalled;

@@ -5,87 +5,17 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use mscclpp_bootstrap::{Bootstrap, TcpBootstrap};
+use mscclpp_bootstrap::TcpBootstrap;
 use mscclpp_device::abi::Backend;
 use mscclpp_port::{
-    Buffer, Communicator, Device, EndpointConfig, Error, GpuNetIoService, Hca, PortChannel,
-    QueueCounts, RegisteredMemory, Status, TransportKind,
+    Buffer, Communicator, Device, EndpointConfig, Error, PortChannel, QueueCounts,
+    RegisteredMemory, Status, TransportKind,
 };
 
 use crate::local::Local;
+use crate::ranks::{end, ranks, ranks_on, service, two};
 use crate::support::{At, Call, PATIENCE, call, eventually, ping_pong, put_by_id, start};
 use crate::world::{assert_empty, nics, pair, soon};
-
-/// Ranks that each run on a thread.
-fn ranks<T: Send>(
-    world: Vec<Arc<dyn Bootstrap>>,
-    run: impl Fn(Arc<dyn Bootstrap>) -> T + Sync,
-) -> Vec<T> {
-    thread::scope(|scope| {
-        let run = &run;
-        let threads: Vec<_> = (world.into_iter())
-            .map(|bootstrap| scope.spawn(move || run(bootstrap)))
-            .collect();
-        threads
-            .into_iter()
-            .map(|rank| rank.join().unwrap())
-            .collect()
-    })
-}
-
-/// A rank's end of one queue.
-struct End {
-    channel: PortChannel,
-    buffer: Buffer,
-    _local: RegisteredMemory,
-    remote: RegisteredMemory,
-}
-
-/// Memory of `bytes` from `offset` of a larger buffer, and a channel with it on a queue. The tag is
-/// that of the queue, which both ends number alike.
-fn end(service: &GpuNetIoService, peer: usize, index: u32, offset: u64, bytes: u64) -> End {
-    let connection = service.connect(peer, index).unwrap();
-    let buffer = Buffer::new(Device::cpu(), offset + bytes).unwrap();
-    let local = (service.register_memory(&buffer, offset..offset + bytes)).unwrap();
-    let remote = service.exchange_memory(peer, &local, index).unwrap();
-    let semaphore = service.build_semaphore(&connection, index).unwrap();
-    let (remote, semaphore) = (
-        remote.get_by(soon()).unwrap(),
-        semaphore.get_by(soon()).unwrap(),
-    );
-    let channel = service.port_channel(semaphore, &remote, &local).unwrap();
-    End {
-        channel,
-        buffer,
-        _local: local,
-        remote,
-    }
-}
-
-fn service(bootstrap: Arc<dyn Bootstrap>, nics: &[mscclpp_softnic::Device]) -> GpuNetIoService {
-    let nic = nics[bootstrap.rank()].clone();
-    GpuNetIoService::new(bootstrap, Hca::from(nic), Device::cpu()).unwrap()
-}
-
-/// Two ranks with so many queues between them, a channel on each.
-fn two(
-    queues: i32,
-) -> (
-    Vec<mscclpp_softnic::Device>,
-    Vec<(GpuNetIoService, Vec<End>)>,
-) {
-    let nics: Vec<_> = nics().into();
-    let ends = ranks(Local::world(2).0, |bootstrap| {
-        let peer = 1 - bootstrap.rank();
-        let service = service(bootstrap, &nics);
-        service.setup_full_mesh(queues, 0).unwrap();
-        let ends = (0..queues as u32)
-            .map(|index| end(&service, peer, index, 4096, 1024))
-            .collect();
-        (service, ends)
-    });
-    (nics, ends)
-}
 
 #[test]
 fn gpunetio_service_unequal_queues_carry_data_between_their_peers_alone() {
@@ -191,23 +121,6 @@ fn gpunetio_service_channels_of_one_queue_and_of_several_count_their_own_signals
     assert_eq!(first, Status::Timeout);
 }
 
-/// Something that both ranks do with their services.
-fn ranks_on<T: Send>(
-    ends: &[(GpuNetIoService, Vec<End>)],
-    run: impl Fn(&GpuNetIoService, usize) -> T + Sync,
-) -> Vec<T> {
-    thread::scope(|scope| {
-        let run = &run;
-        let threads: Vec<_> = (ends.iter().enumerate())
-            .map(|(rank, (service, _))| scope.spawn(move || run(service, 1 - rank)))
-            .collect();
-        threads
-            .into_iter()
-            .map(|rank| rank.join().unwrap())
-            .collect()
-    })
-}
-
 #[test]
 fn gpunetio_service_channels_have_every_call_of_the_device() {
     let (_nics, ends) = two(1);
@@ -258,9 +171,7 @@ fn gpunetio_service_channels_have_every_call_of_the_device() {
     ] {
         assert_eq!(call(handle, Call::Put, at), Status::InvalidArgument);
     }
-    let address = |end: &End| end.buffer.as_ptr().expose_provenance() as u64 + 4096;
-    let both = [a, b].map(|end| (end.channel.device_handle(), address(end)));
-    ping_pong(both, 64, 200);
+    ping_pong([a, b].map(|end| end.words(4096)), 64, 200);
 }
 
 #[test]

@@ -9,9 +9,9 @@ use mscclpp_softnic::DeviceConfig;
 
 use super::setup;
 use crate::backend::Backend;
-use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::Puts;
+use crate::pair::Way;
 
 /// How many queues; the first that is set counts. The second is upstream's name.
 const VARIABLES: [&str; 2] = [
@@ -23,15 +23,17 @@ const VARIABLES: [&str; 2] = [
 const MOST: usize = 64;
 
 pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
-    let name = format!(
-        "PortChannelOneToOneTest.GpuNetIoMultiQpBandwidth{}",
-        backend.suffix
-    );
-    registry
-        .add_on(backend, name, bandwidth)
-        .perf()
-        .ranks(2, 2)
-        .seconds(300);
+    for way in [Way::Endpoints(backend), Way::Service] {
+        let name = format!(
+            "PortChannelOneToOneTest.GpuNetIoMultiQpBandwidth{}",
+            way.suffix()
+        );
+        registry
+            .add(name, move |context| bandwidth(context, way))
+            .perf()
+            .ranks(2, 2)
+            .seconds(300);
+    }
 }
 
 /// As rank 0 was told; 4 if not.
@@ -52,18 +54,19 @@ fn queues(context: &Context) -> anyhow::Result<usize> {
 
 /// Rank 0 puts over all queues at once, 10 times to warm up, then 256 times; fewer above 64 KiB in
 /// the quick profile. What arrived is looked at after the clock has stopped.
-fn bandwidth(context: &Context, backend: &'static Backend) -> TestResult {
+fn bandwidth(context: &Context, way: Way) -> TestResult {
     const WARM_UP: u64 = 10;
     const TIMED: u64 = 256;
     const LARGEST: u64 = 8 << 20;
     let queues = queues(context)?;
     let exclusive = (QueueForm::Exclusive, SignalMode::Atomic);
-    let fixture = Fixture::with(context, backend, &setup(exclusive, DeviceConfig::default()))?;
+    let setup = setup(exclusive, DeviceConfig::default());
+    let pair = way.open(context, &setup, queues as u32)?;
     let mut channels = Vec::new();
     let mut buffers = Vec::new();
     for queue in 0..queues {
-        let buffer = fixture.buffer(LARGEST)?;
-        channels.push(fixture.pair_in_place(queue as u32, &buffer)?.channel);
+        let buffer = pair.buffer(LARGEST)?;
+        channels.push(pair.channel(queue as u32, &buffer, &buffer)?);
         buffers.push(buffer);
     }
     for shift in (8..=23).step_by(3) {
@@ -78,7 +81,7 @@ fn bandwidth(context: &Context, backend: &'static Backend) -> TestResult {
             };
             buffer.write(0, &fill)?;
         }
-        fixture.meet()?;
+        pair.meet()?;
         if context.rank() == 0 {
             let puts = |count| Puts {
                 channels: channels.clone(),
@@ -94,14 +97,14 @@ fn bandwidth(context: &Context, backend: &'static Backend) -> TestResult {
                 "GB/s",
             );
         }
-        fixture.meet()?;
+        pair.meet()?;
         if context.rank() == 1 {
             for (queue, buffer) in buffers.iter().enumerate() {
                 arrived(queue, bytes, buffer)?;
             }
         }
     }
-    fixture.meet()
+    pair.meet()
 }
 
 fn pattern(queue: usize, bytes: u64) -> Vec<u8> {

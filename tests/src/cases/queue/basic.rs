@@ -6,22 +6,28 @@ use mscclpp_port::{BasePortChannel, QueueForm, SignalMode};
 use mscclpp_softnic::DeviceConfig;
 
 use super::setup;
-use crate::backend::Backend;
+use crate::backend::{Backend, Setup};
 use crate::cases::packet;
 use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::{Call, OneValue, PacketPingPong, Posts, Range, Steps};
+use crate::pair::Way;
 
 pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     let suffix = backend.suffix;
     let name = |test: &str| format!("PortChannelOneToOneTest.{test}{suffix}");
-    registry
-        .add_on(backend, name("GpuNetIoP2P"), one_value)
-        .ranks(2, 2);
-    registry
-        .add_on(backend, name("GpuNetIoLLPingPong"), packets)
-        .ranks(2, 2)
-        .seconds(120);
+    for way in [Way::Endpoints(backend), Way::Service] {
+        let name = |test: &str| format!("PortChannelOneToOneTest.{test}{}", way.suffix());
+        registry
+            .add(name("GpuNetIoP2P"), move |context| one_value(context, way))
+            .ranks(2, 2);
+        registry
+            .add(name("GpuNetIoLLPingPong"), move |context| {
+                packets(context, way)
+            })
+            .ranks(2, 2)
+            .seconds(120);
+    }
     for (test, connections) in [
         ("GpuNetIoIndependentChannelsOfOneQueue", 1),
         ("GpuNetIoIndependentChannelsOfTwoQueues", 2),
@@ -42,17 +48,16 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     }
 }
 
-fn one_value(context: &Context, backend: &'static Backend) -> TestResult {
-    let fixture = Fixture::new(context, backend)?;
-    let buffer = fixture.buffer(4096)?;
-    let link = fixture.pair_in_place(0, &buffer)?;
+fn one_value(context: &Context, way: Way) -> TestResult {
+    let pair = way.open(context, &Setup::strict(), 1)?;
+    let buffer = pair.buffer(4096)?;
     let kernel = OneValue {
-        channel: link.channel,
+        channel: pair.channel(0, &buffer, &buffer)?,
         buffer: buffer.clone(),
         rank: context.rank(),
     };
     kernel.launch()?.finish(context.deadline())?;
-    fixture.meet()?;
+    pair.meet()?;
     let mut all = [0; 4096];
     buffer.read(0, &mut all)?;
     ensure!(all[..4] == 42u32.to_le_bytes(), "found {:?}", &all[..4]);
@@ -60,22 +65,23 @@ fn one_value(context: &Context, backend: &'static Backend) -> TestResult {
         all[4..].iter().all(|byte| *byte == 0),
         "more than the value was written"
     );
-    fixture.meet()
+    pair.meet()
 }
 
-/// LL packets over an exclusive queue: right, and how fast.
-fn packets(context: &Context, backend: &'static Backend) -> TestResult {
-    let exclusive = (QueueForm::Exclusive, SignalMode::Atomic);
-    let fixture = Fixture::with(context, backend, &setup(exclusive, DeviceConfig::default()))?;
+/// LL packets over exclusive queues: right, and how fast.
+fn packets(context: &Context, way: Way) -> TestResult {
     let sizes = context.profile().pick(
         [(2, 1000), (1024, 200), (64 << 10, 20)],
         [(2, 10_000), (1024, 1000), (1 << 20, 60)],
     );
-    for (tag, (elements, iterations)) in sizes.into_iter().enumerate() {
+    let exclusive = (QueueForm::Exclusive, SignalMode::Atomic);
+    let setup = setup(exclusive, DeviceConfig::default());
+    let pair = way.open(context, &setup, sizes.len() as u32)?;
+    for (index, (elements, iterations)) in (0..).zip(sizes) {
         context.stage(format!("{elements} words"));
         let kernel = PacketPingPong {
             iterations,
-            ..packet::kernel(&fixture, tag as u32, elements)?
+            ..packet::kernel(&*pair, index, elements)?
         };
         let took = kernel
             .launch(1)?
@@ -85,7 +91,7 @@ fn packets(context: &Context, backend: &'static Backend) -> TestResult {
             let us = took.as_secs_f64() * 1e6 / iterations as f64;
             context.measure("half trip of 2 words", us, "us");
         }
-        fixture.meet()?;
+        pair.meet()?;
     }
     Ok(())
 }

@@ -3,15 +3,18 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::{Bootstrap, Deadline, Recording};
-use mscclpp_softnic::{ControlOperation, Device as Nic, FaultPlan};
+use mscclpp_softnic::{ControlOperation, Device as Nic, FaultPlan, State};
 
 use super::world::{PATIENCE, Part, is_empty, nics, service, set_up, world};
+use crate::buffer::Buffer;
 use crate::connection::Connection;
+use crate::device::Device;
 use crate::error::{Error, ErrorCode};
 use crate::gpu_net_io_service::{GpuNetIoService, QueueCounts};
+use crate::gpu_queue::Hca;
 
 fn soon() -> Deadline {
     Deadline::after(PATIENCE)
@@ -61,7 +64,7 @@ fn gpunetio_two_ranks_make_queues_on_demand_and_no_other_takes_part() {
     assert_eq!(recording[2].total(), Default::default());
     assert_eq!(nics[2].counters().live.total(), 0);
     // What stands on a connection can be made, also without a setup.
-    let buffer = crate::buffer::Buffer::new(crate::device::Device::cpu(), 64).unwrap();
+    let buffer = Buffer::new(Device::cpu(), 64).unwrap();
     let halves: Vec<_> = (services[..2].iter().zip(&made).enumerate())
         .map(|(rank, (service, connections))| {
             let memory = service.register_memory(&buffer, 0..64).unwrap();
@@ -164,6 +167,187 @@ fn gpunetio_queues_on_demand_are_refused_or_given_up_and_the_next_call_works() {
 }
 
 #[test]
+fn gpunetio_calls_on_demand_with_the_same_peer_and_tag_do_not_mix() {
+    let (ranks, nics) = (world(2), nics(2));
+    let services = services(&ranks, &nics);
+    let [one, other] = &services[..] else {
+        panic!("two services");
+    };
+    let alone = Deadline::after(Duration::from_secs(1));
+    thread::scope(|scope| {
+        let first = scope.spawn(|| one.connect_on_demand(1, 1, 4, alone).unwrap_err());
+        thread::sleep(Duration::from_millis(200));
+        for second in [
+            one.connect_on_demand(1, 1, 4, soon()).map(drop),
+            one.refuse_on_demand(1, 4, "no", soon()),
+        ] {
+            let error = second.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::InvalidUsage, "{error}");
+            assert!(error.to_string().contains("tag 4"), "{error}");
+        }
+        let error = first.join().unwrap();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    });
+    // Calls with other tags go on at the same time, each with its own.
+    thread::scope(|scope| {
+        let calls: Vec<_> = (4..8)
+            .flat_map(|tag| [(tag, one, 1), (tag, other, 0)])
+            .map(|(tag, service, peer)| {
+                let made = scope.spawn(move || service.connect_on_demand(peer, tag, tag, soon()));
+                (tag, made)
+            })
+            .collect();
+        // Kept until all are there.
+        let made: Vec<_> = (calls.into_iter())
+            .map(|(tag, made)| (tag, made.join().unwrap().unwrap()))
+            .collect();
+        assert!(made.iter().all(|(tag, made)| made.len() == *tag as usize));
+    });
+}
+
+#[test]
+fn gpunetio_queues_that_cannot_be_made_on_demand_are_the_error_also_when_nobody_asks() {
+    let (ranks, nics) = (world(2), nics(2));
+    let services = services(&ranks, &nics);
+    nics[0].set_faults(FaultPlan::refuse(ControlOperation::CreateQueuePair));
+    let brief = Deadline::after(Duration::from_millis(100));
+    let error = services[0].connect_on_demand(1, 1, 0, brief).unwrap_err();
+    assert!(matches!(error, Error::Hca { .. }), "{error}");
+    assert!(error.to_string().contains("refused"), "{error}");
+}
+
+#[test]
+fn gpunetio_a_step_that_one_cannot_do_on_demand_fails_on_both_and_leaves_nothing() {
+    let (ranks, nics) = (world(2), nics(2));
+    let services = services(&ranks, &nics);
+    let before: Vec<_> = ask(&services, [1, 1], [PATIENCE; 2])
+        .map(|made| made.unwrap())
+        .into();
+    let live = || [0, 1].map(|rank: usize| nics[rank].counters().live);
+    let kept = live();
+    for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
+        for rank in [0, 1] {
+            nics[rank].set_faults(FaultPlan::refuse(ControlOperation::Transition(state)));
+            let errors = ask(&services, [2, 2], [PATIENCE; 2]).map(|made| made.unwrap_err());
+            assert!(
+                matches!(errors[rank], Error::Hca { .. }),
+                "{}",
+                errors[rank]
+            );
+            let told = &errors[1 - rank];
+            assert!(
+                matches!(told, Error::PeerFailed { rank: Some(r), .. } if *r == rank),
+                "{told}"
+            );
+            let until = Instant::now() + PATIENCE;
+            while live() != kept {
+                assert!(Instant::now() < until, "{:?} instead of {kept:?}", live());
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    assert!(before.iter().flatten().all(|made| made.status().is_none()));
+    for made in ask(&services, [2, 2], [PATIENCE; 2]) {
+        made.unwrap();
+    }
+}
+
+#[test]
+fn gpunetio_a_rank_that_dies_ends_calls_on_demand_with_it() {
+    let nics = nics(2);
+    let (ranks, kill) = crate::testing::Local::world(2);
+    let services = services(&ranks, &nics);
+    thread::scope(|scope| {
+        let asks = scope.spawn(|| services[0].connect_on_demand(1, 2, 0, soon()).map(drop));
+        let refuses = scope.spawn(|| services[0].refuse_on_demand(1, 1, "no", soon()));
+        thread::sleep(Duration::from_millis(100));
+        let killed = Instant::now();
+        kill(1);
+        for result in [asks.join().unwrap(), refuses.join().unwrap()] {
+            let error = result.unwrap_err();
+            assert!(
+                matches!(error, Error::PeerDown { rank: Some(1), .. }),
+                "{error}"
+            );
+        }
+        assert!(killed.elapsed() < Duration::from_secs(5));
+    });
+    drop(services);
+    assert!(nics.iter().all(is_empty));
+}
+
+#[test]
+fn gpunetio_a_failed_setup_leaves_queues_made_on_demand_as_they_are() {
+    let ranks = world(2);
+    // Named HCAs: one that is opened again is another one.
+    let services: Vec<_> = (ranks.iter())
+        .map(|rank| GpuNetIoService::new(Arc::clone(rank), Hca::named("soft0"), Device::cpu()))
+        .map(|service| service.unwrap())
+        .collect();
+    let made = ask(&services, [1, 1], [PATIENCE; 2]).map(|made| made.unwrap());
+    let buffer = Buffer::new(Device::cpu(), 64).unwrap();
+    let memories: Vec<_> = (services.iter())
+        .map(|service| service.register_memory(&buffer, 0..64).unwrap())
+        .collect();
+    let parts: Vec<Part<'_>> = (services.iter().zip([1, 2]))
+        .map(|(service, count)| Part {
+            service,
+            counts: QueueCounts::Uniform(count),
+            comes_after: Duration::ZERO,
+        })
+        .collect();
+    for result in set_up(&parts, 0, PATIENCE) {
+        assert!(matches!(result, Err(Error::Setup(_))), "{result:?}");
+    }
+    assert!(made.iter().flatten().all(|made| made.status().is_none()));
+    // Of the same HCA as the memory.
+    let again = ask(&services, [1, 1], [PATIENCE; 2]).map(|made| made.unwrap());
+    for (old, new) in made.iter().flatten().zip(again.iter().flatten()) {
+        let hca = |made: &Connection| made.link().queue().unwrap().queue().address().hca;
+        assert_eq!(hca(old), hca(new));
+    }
+    let halves: Vec<_> = (services.iter().zip(&memories).zip(&again).enumerate())
+        .map(|(rank, ((service, memory), made))| {
+            let remote = service.exchange_memory(1 - rank, memory, 0).unwrap();
+            let semaphore = service.build_semaphore(&made[0], 0).unwrap();
+            (service, memory, remote, semaphore)
+        })
+        .collect();
+    for (service, memory, remote, semaphore) in halves {
+        let (remote, semaphore) = (remote.get().unwrap(), semaphore.get().unwrap());
+        service.port_channel(semaphore, &remote, memory).unwrap();
+    }
+}
+
+#[test]
+fn gpunetio_queues_on_demand_do_not_take_the_place_of_those_of_a_setup() {
+    let (ranks, nics) = (world(2), nics(2));
+    let services = services(&ranks, &nics);
+    let parts: Vec<Part<'_>> = (services.iter())
+        .map(|service| Part {
+            service,
+            counts: QueueCounts::Uniform(1),
+            comes_after: Duration::ZERO,
+        })
+        .collect();
+    for result in set_up(&parts, 0, PATIENCE) {
+        result.unwrap();
+    }
+    let old = [0, 1].map(|rank: usize| services[rank].connect(1 - rank, 0).unwrap());
+    // One makes the queues of the setup again, the other wants some besides.
+    let [rebuilt, made] = thread::scope(|scope| {
+        let rebuilds = scope.spawn(|| services[0].rebuild(1, 4, soon()));
+        let asks = scope.spawn(|| services[1].connect_on_demand(0, 1, 4, soon()).map(drop));
+        [rebuilds.join().unwrap(), asks.join().unwrap()]
+    });
+    for error in [rebuilt.unwrap_err(), made.unwrap_err()] {
+        assert!(matches!(error, Error::PeerGaveUp { .. }), "{error}");
+        assert!(error.to_string().contains("rebuilt"), "{error}");
+    }
+    assert!(old.iter().all(|old| old.status().is_none()));
+}
+
+#[test]
 fn gpunetio_one_edge_is_rebuilt_while_the_others_go_on() {
     let (ranks, nics) = (world(3), nics(3));
     let services = services(&ranks, &nics);
@@ -201,6 +385,11 @@ fn gpunetio_one_edge_is_rebuilt_while_the_others_go_on() {
     }
     let error = services[0].rebuild(0, 1, soon()).unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidUsage);
+    // The other does not come: the queues stay as they are.
+    let brief = Deadline::after(Duration::from_millis(100));
+    let error = services[0].rebuild(2, 1, brief).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert!(to(0, 2, 0).status().is_none() && to(2, 0, 1).status().is_none());
     drop((old, services));
     assert!(nics.iter().all(is_empty));
 }

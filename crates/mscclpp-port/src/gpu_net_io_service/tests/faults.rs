@@ -12,15 +12,13 @@ use mscclpp_bootstrap::SetupError;
 use mscclpp_bootstrap::gate::Reason;
 use mscclpp_softnic::{Device as Nic, DeviceConfig, FaultPlan};
 
-use super::faulty::{Call, FaultyHca, FaultyMail, Script};
+use super::faulty::{PANIC, faulty_service};
 use super::points::{self, COUNTS, Named, Point};
-use super::world::{PATIENCE, Part, is_empty, nic, nics, service, set_up, world};
-use crate::device::Device;
+use super::world::{PATIENCE, Part, is_empty, nic, nics, service, set_up, try_set_up, world};
 use crate::error::Error;
-use crate::gpu_net_io_service::{GpuNetIoConfig, GpuNetIoService, QueueCounts};
-use crate::gpu_queue::{Hca, SoftHca};
+use crate::gpu_net_io_service::{GpuNetIoService, QueueCounts};
 
-const RANKS: usize = 4;
+pub(super) const RANKS: usize = 4;
 /// Most of the time ranks wait for one that is late, so that several worlds fit a small machine.
 const WORLDS: usize = 8;
 const TAG: u32 = 7;
@@ -57,7 +55,11 @@ fn gpunetio_a_fault_on_any_rank_fails_the_setup_on_all_and_leaves_nothing() {
 }
 
 /// What is wrong with a case.
-fn try_case(ranks: &[Arc<dyn Bootstrap>], point: &Point, faulty: usize) -> Result<(), String> {
+pub(super) fn try_case(
+    ranks: &[Arc<dyn Bootstrap>],
+    point: &Point,
+    faulty: usize,
+) -> Result<(), String> {
     let mut devices = nics(RANKS);
     if let Some(config) = &point.rig.nic {
         devices[faulty] = nic(config.clone());
@@ -65,7 +67,7 @@ fn try_case(ranks: &[Arc<dyn Bootstrap>], point: &Point, faulty: usize) -> Resul
     devices[faulty].set_faults(point.rig.nic_faults.clone());
     let services: Vec<GpuNetIoService> = (0..RANKS)
         .map(|rank| match rank == faulty {
-            true => faulty_service(&ranks[rank], &devices[rank], point),
+            true => faulty_service(&ranks[rank], &devices[rank], &point.rig),
             false => service(&ranks[rank], &devices[rank]),
         })
         .collect();
@@ -92,7 +94,15 @@ fn try_case(ranks: &[Arc<dyn Bootstrap>], point: &Point, faulty: usize) -> Resul
             },
         })
         .collect();
-    let results = set_up(&parts, TAG, point.timeout);
+    let mut results = try_set_up(&parts, TAG, point.timeout);
+    if point.named == Named::Panicked {
+        // The others are told; it has its panic.
+        let panic = results.remove(faulty);
+        if (panic.err()).and_then(|panic| panic.downcast_ref::<&str>().copied()) != Some(PANIC) {
+            return Err("the panic does not reach its caller".into());
+        }
+    }
+    let results: Vec<_> = (results.into_iter().map(|end| end.expect("no panic"))).collect();
     check_errors(point, faulty, &results)?;
     // The services are still there, and have let go of everything.
     for (rank, device) in devices.iter().enumerate() {
@@ -102,7 +112,7 @@ fn try_case(ranks: &[Arc<dyn Bootstrap>], point: &Point, faulty: usize) -> Resul
     }
     for service in &services {
         let again = service.setup(QueueCounts::Uniform(0), TAG);
-        if !matches!(again, Err(Error::SetUpAgain { .. })) {
+        if !matches!(&again, Err(Error::SetUpAgain { found }) if found.contains("failed")) {
             return Err(format!("a second setup after a failure gives {again:?}"));
         }
     }
@@ -143,36 +153,16 @@ fn check_errors(point: &Point, faulty: usize, results: &[Result<(), Error>]) -> 
         Named::Plan => matches!(first.reason, Reason::Plan(_)) && first.rank == faulty,
         Named::Edge => text.contains(&format!("rank {faulty}")),
         Named::Finder => failed && is_peer(first.rank) && text.contains(&format!("rank {faulty}")),
+        Named::InText => {
+            failed && (first.rank == faulty || text.contains(&format!("rank {faulty}")))
+        }
+        Named::Panicked => failed && first.rank == faulty && text.contains("abandoned"),
         Named::Silent => matches!(first.reason, Reason::Silent) && first.rank == faulty,
     };
     match right {
         true => Ok(()),
         false => Err(format!("expected {:?}: {first:?}", point.named)),
     }
-}
-
-fn faulty_service(bootstrap: &Arc<dyn Bootstrap>, device: &Nic, point: &Point) -> GpuNetIoService {
-    let script = Script::new(point.rig.fault.clone());
-    let device = device.clone();
-    let hca = Hca::made(move || {
-        script.enter(Call::Open)?;
-        Ok(Arc::new(FaultyHca {
-            inner: Arc::new(SoftHca::new(device.clone())?),
-            script: Arc::clone(&script),
-        }))
-    });
-    let mut config = GpuNetIoConfig {
-        gid_index: 0,
-        ..GpuNetIoConfig::default()
-    };
-    if let Some(change) = point.rig.config {
-        change(&mut config);
-    }
-    let bootstrap = Arc::new(FaultyMail {
-        inner: Arc::clone(bootstrap),
-        fault: point.rig.mail,
-    });
-    GpuNetIoService::with_config(bootstrap, hca, Device::cpu(), config).unwrap()
 }
 
 /// A setup without faults, on the same bootstraps and with the same tag.

@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: MIT
-//! An HCA and a bootstrap that behave until a fault says otherwise.
+//! An HCA that behaves until a fault says otherwise, and a service on it.
 
-use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use mscclpp_bootstrap::{
-    Bootstrap, BootstrapError, Deadline, FailureObserver, JobKey, PeerFailure, Tag, Turns,
-};
+use mscclpp_bootstrap::Bootstrap;
 use mscclpp_device::abi::QueueDeviceHandle;
+use mscclpp_softnic::Device as Nic;
+use rustix::process::Signal;
 
+use super::mail::FaultyMail;
+use super::points::Rig;
 use crate::buffer::Buffer;
+use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::gpu_net_io_service::{GpuNetIoConfig, GpuNetIoService};
 use crate::gpu_queue::{
-    GpuQueueProvider, HcaAddress, HcaCapabilities, HcaQueue, HcaRegistration, Path, QueueAddress,
-    QueueFault, QueuePlan, WireStream, WriteOrdering,
+    GpuQueueProvider, Hca, HcaAddress, HcaCapabilities, HcaQueue, HcaRegistration, Path,
+    QueueAddress, QueueFault, QueuePlan, SoftHca, WireStream, WriteOrdering,
 };
 use crate::memory::Access;
 
@@ -27,6 +30,7 @@ pub(super) enum Call {
     Capabilities,
     Port,
     CreateQueue,
+    Address,
     Handle,
     Wire,
     Init,
@@ -40,7 +44,13 @@ pub(super) enum Call {
 pub(super) enum Act {
     Refuse,
     Delay(Duration),
+    /// It says that it is done, and does nothing.
+    Pretend,
+    Panic,
+    /// The process is killed.
+    Die,
     Capabilities(fn(&mut HcaCapabilities)),
+    Address(fn(&mut QueueAddress)),
     Handle(fn(&mut QueueDeviceHandle)),
     Fault(QueueFault),
 }
@@ -51,6 +61,15 @@ pub(super) struct Fault {
     pub(super) call: Call,
     pub(super) skip: usize,
     pub(super) act: Act,
+}
+
+/// What a call panics with.
+pub(super) const PANIC: &str = "a call panics in a test";
+
+/// Ends this process as nothing can prevent.
+pub(super) fn die() -> ! {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
+    std::process::abort()
 }
 
 /// Counts calls.
@@ -76,21 +95,28 @@ impl Script {
             Act::Delay(_) => seen == fault.skip,
             _ => seen >= fault.skip,
         };
-        due.then_some(fault.act)
+        if !due {
+            return None;
+        }
+        match fault.act {
+            Act::Delay(time) => std::thread::sleep(time),
+            // Without the hook, which would print it.
+            Act::Panic => std::panic::resume_unwind(Box::new(PANIC)),
+            Act::Die => die(),
+            _ => {}
+        }
+        Some(fault.act)
     }
 
-    /// Refuses or delays a call.
-    pub(super) fn enter(&self, call: Call) -> Result<()> {
+    /// Refuses a call, or says whether it is to be made at all.
+    pub(super) fn enter(&self, call: Call) -> Result<bool> {
         match self.act(call) {
             Some(Act::Refuse) => Err(Error::InvalidUsage {
                 operation: "go on",
                 detail: format!("{call:?} is refused by the test"),
             }),
-            Some(Act::Delay(time)) => {
-                std::thread::sleep(time);
-                Ok(())
-            }
-            _ => Ok(()),
+            Some(Act::Pretend) => Ok(false),
+            _ => Ok(true),
         }
     }
 }
@@ -108,10 +134,8 @@ impl GpuQueueProvider for FaultyHca {
 
     fn capabilities(&self) -> HcaCapabilities {
         let mut capabilities = self.inner.capabilities();
-        match self.script.act(Call::Capabilities) {
-            Some(Act::Capabilities(change)) => change(&mut capabilities),
-            Some(Act::Delay(time)) => std::thread::sleep(time),
-            _ => {}
+        if let Some(Act::Capabilities(change)) = self.script.act(Call::Capabilities) {
+            change(&mut capabilities);
         }
         capabilities
     }
@@ -145,8 +169,10 @@ impl GpuQueueProvider for FaultyHca {
     }
 
     fn wire(&self, stream: WireStream, timeout: Duration) -> Result<()> {
-        self.script.enter(Call::Wire)?;
-        self.inner.wire(stream, timeout)
+        match self.script.enter(Call::Wire)? {
+            true => self.inner.wire(stream, timeout),
+            false => Ok(()),
+        }
     }
 
     fn news(&self) -> Option<BorrowedFd<'_>> {
@@ -165,41 +191,47 @@ struct FaultyQueue {
 
 impl HcaQueue for FaultyQueue {
     fn address(&self) -> QueueAddress {
-        self.inner.address()
+        let mut address = self.inner.address();
+        if let Some(Act::Address(change)) = self.script.act(Call::Address) {
+            change(&mut address);
+        }
+        address
     }
 
     fn init(&self) -> Result<()> {
-        self.script.enter(Call::Init)?;
-        self.inner.init()
+        match self.script.enter(Call::Init)? {
+            true => self.inner.init(),
+            false => Ok(()),
+        }
     }
 
     fn ready_to_receive(&self, path: &Path) -> Result<()> {
-        self.script.enter(Call::Receive)?;
-        self.inner.ready_to_receive(path)
+        match self.script.enter(Call::Receive)? {
+            true => self.inner.ready_to_receive(path),
+            false => Ok(()),
+        }
     }
 
     fn ready_to_send(&self, path: &Path) -> Result<()> {
-        self.script.enter(Call::Send)?;
-        self.inner.ready_to_send(path)
+        match self.script.enter(Call::Send)? {
+            true => self.inner.ready_to_send(path),
+            false => Ok(()),
+        }
     }
 
     fn device_handle(&self) -> QueueDeviceHandle {
         let mut handle = self.inner.device_handle();
-        match self.script.act(Call::Handle) {
-            Some(Act::Handle(change)) => change(&mut handle),
-            Some(Act::Delay(time)) => std::thread::sleep(time),
-            _ => {}
+        if let Some(Act::Handle(change)) = self.script.act(Call::Handle) {
+            change(&mut handle);
         }
         handle
     }
 
     fn fault(&self) -> Option<QueueFault> {
         match self.script.act(Call::Fault) {
-            Some(Act::Fault(fault)) => return Some(fault),
-            Some(Act::Delay(time)) => std::thread::sleep(time),
-            _ => {}
+            Some(Act::Fault(fault)) => Some(fault),
+            _ => self.inner.fault(),
         }
-        self.inner.fault()
     }
 
     fn stop(&self) {
@@ -207,99 +239,27 @@ impl HcaQueue for FaultyQueue {
     }
 }
 
-/// What a rank's bootstrap does to the messages of a setup that go between two ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mail {
-    /// Another byte in the middle.
-    Garbled,
-    /// The last byte is missing.
-    Cut,
-    /// They do not arrive.
-    Lost,
-    /// They cannot be sent, or not be received.
-    RefusedToSend,
-    RefusedToReceive,
-}
-
-/// A bootstrap with such a fault.
-pub(super) struct FaultyMail {
-    pub(super) inner: Arc<dyn Bootstrap>,
-    pub(super) fault: Option<Mail>,
-}
-
-impl FaultyMail {
-    fn fault(&self, tag: Tag) -> Option<Mail> {
-        let ours = tag.value() >> 32 == Tag::layered(2, 0).value() >> 32;
-        self.fault.filter(|_| ours)
+/// A service on a NIC with the faults of a rig.
+pub(super) fn faulty_service(
+    bootstrap: &Arc<dyn Bootstrap>,
+    nic: &Nic,
+    rig: &Rig,
+) -> GpuNetIoService {
+    let (script, nic) = (Script::new(rig.fault.clone()), nic.clone());
+    let hca = Hca::made(move || {
+        script.enter(Call::Open)?;
+        Ok(Arc::new(FaultyHca {
+            inner: Arc::new(SoftHca::new(nic.clone())?),
+            script: Arc::clone(&script),
+        }))
+    });
+    let mut config = GpuNetIoConfig {
+        gid_index: 0,
+        ..GpuNetIoConfig::default()
+    };
+    if let Some(change) = rig.config {
+        change(&mut config);
     }
-
-    fn refused(&self) -> BootstrapError {
-        BootstrapError::Io {
-            operation: "a message that the test refuses".into(),
-            hint: String::new(),
-            source: std::io::Error::other("refused"),
-        }
-    }
-}
-
-impl Bootstrap for FaultyMail {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.inner.world_size()
-    }
-
-    fn send(
-        &self,
-        peer: usize,
-        tag: Tag,
-        data: &[u8],
-        deadline: Deadline,
-    ) -> Result<(), BootstrapError> {
-        let mut data = data.to_vec();
-        match self.fault(tag) {
-            Some(Mail::Garbled) => {
-                let middle = data.len() / 2;
-                data[middle..].fill(0xc1);
-            }
-            Some(Mail::Cut) => drop(data.pop()),
-            Some(Mail::Lost) => return Ok(()),
-            Some(Mail::RefusedToSend) => return Err(self.refused()),
-            _ => {}
-        }
-        self.inner.send(peer, tag, &data, deadline)
-    }
-
-    fn recv(&self, peer: usize, tag: Tag, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
-        if self.fault(tag) == Some(Mail::RefusedToReceive) {
-            return Err(self.refused());
-        }
-        self.inner.recv(peer, tag, deadline)
-    }
-
-    fn timeout(&self) -> Duration {
-        self.inner.timeout()
-    }
-
-    fn local_ip(&self) -> Option<IpAddr> {
-        self.inner.local_ip()
-    }
-
-    fn job_key(&self) -> Option<JobKey> {
-        self.inner.job_key()
-    }
-
-    fn observe_failures(&self, observer: Weak<dyn FailureObserver>) {
-        self.inner.observe_failures(observer);
-    }
-
-    fn failure_of(&self, rank: usize) -> Option<PeerFailure> {
-        self.inner.failure_of(rank)
-    }
-
-    fn turns(&self) -> Option<&Turns> {
-        self.inner.turns()
-    }
+    let bootstrap = Arc::new(FaultyMail::new(Arc::clone(bootstrap), rig.mail));
+    GpuNetIoService::with_config(bootstrap, hca, Device::cpu(), config).unwrap()
 }

@@ -65,6 +65,16 @@ pub(super) struct Part<'a> {
 
 /// What all ranks get from a setup, each on a thread of its own.
 pub(super) fn set_up(parts: &[Part<'_>], tag: u32, timeout: Duration) -> Vec<Result<(), Error>> {
+    let ends = try_set_up(parts, tag, timeout);
+    ends.into_iter().map(|end| end.unwrap()).collect()
+}
+
+/// The same with ranks that may panic.
+pub(super) fn try_set_up(
+    parts: &[Part<'_>],
+    tag: u32,
+    timeout: Duration,
+) -> Vec<thread::Result<Result<(), Error>>> {
     thread::scope(|scope| {
         let ranks: Vec<_> = (parts.iter())
             .map(|part| {
@@ -74,7 +84,7 @@ pub(super) fn set_up(parts: &[Part<'_>], tag: u32, timeout: Duration) -> Vec<Res
                 })
             })
             .collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        ranks.into_iter().map(|rank| rank.join()).collect()
     })
 }
 

@@ -1,150 +1,30 @@
 // SPDX-License-Identifier: MIT
-//! The named calls of a setup, and how each can go wrong on one rank.
-
-use std::time::Duration;
+//! The rows of the table, by what goes wrong.
 
 use mscclpp_device::abi::{AbiHeader, QueueDeviceHandle, QueueForm, SignalMode};
-use mscclpp_softnic::{
-    Capabilities, ControlOperation, DeviceConfig, FaultKind, FaultPlan, FaultRule, State,
-};
+use mscclpp_softnic::{Capabilities, ControlOperation, DeviceConfig, FaultPlan, State};
 
-use super::faulty::{Act, Call, Fault, Mail};
-use crate::gpu_net_io_service::GpuNetIoConfig;
+use super::{ChangeConfig, ChangeCounts, LATE, MakeSparse, Named, QUEUES, Rig, Table};
+use crate::gpu_net_io_service::record::EdgeRecord;
+use crate::gpu_net_io_service::tests::faulty::{Act, Call};
+use crate::gpu_net_io_service::tests::mail::Mail;
 use crate::gpu_queue::QueueFault;
 
-/// Queues from each rank to each rank of the world in which faults are tried.
-pub(super) const COUNTS: [[i32; 4]; 4] = [[0, 2, 0, 1], [2, 0, 1, 0], [0, 1, 0, 2], [1, 0, 2, 0]];
-/// Queues of each rank.
-const QUEUES: u32 = 3;
-/// When a setup is over in which a rank is late, and how late that is.
-pub(super) const SHORT: Duration = Duration::from_millis(1600);
-const LATE: Duration = Duration::from_millis(2100);
-
-/// Who is named.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Named {
-    /// The rank with the fault, whose step failed.
-    Failed,
-    /// The rank with the fault, whose plan it is.
-    Plan,
-    /// The lower rank of an edge of the rank with the fault.
-    Edge,
-    /// A peer of the rank with the fault: it found out, and says who it was.
-    Finder,
-    /// The rank with the fault, which did not come in time.
-    Silent,
-}
-
-/// Changes a rank's row of counts.
-type ChangeCounts = fn(usize, &mut Vec<i32>);
-/// What a rank asks for instead of its row.
-type MakeSparse = fn(usize) -> Vec<(usize, u32)>;
-type ChangeConfig = fn(&mut GpuNetIoConfig);
 type ChangeHandle = fn(&mut QueueDeviceHandle);
+type ChangeRecord = fn(&mut EdgeRecord);
 
-/// What is wrong on one rank.
-#[derive(Clone, Default)]
-pub(super) struct Rig {
-    pub(super) nic: Option<DeviceConfig>,
-    pub(super) nic_faults: FaultPlan,
-    pub(super) fault: Option<Fault>,
-    pub(super) mail: Option<Mail>,
-    pub(super) counts: Option<ChangeCounts>,
-    pub(super) sparse: Option<MakeSparse>,
-    pub(super) config: Option<ChangeConfig>,
-    pub(super) late: Duration,
-}
-
-/// One row of the table.
-pub(super) struct Point {
-    pub(super) name: String,
-    pub(super) phase: &'static str,
-    pub(super) named: Named,
-    /// Ranks that the setup may take so long.
-    pub(super) timeout: Duration,
-    pub(super) rig: Rig,
-}
-
-/// Longer than a setup takes.
-const LONG: Duration = Duration::from_secs(20);
-
-#[derive(Default)]
-struct Table(Vec<Point>);
-
-impl Table {
-    fn add(&mut self, name: impl Into<String>, phase: &'static str, named: Named, rig: Rig) {
-        let timeout = match named {
-            Named::Silent => SHORT,
-            _ if rig.nic_faults.never_execute || rig.mail == Some(Mail::Lost) => SHORT,
-            _ => LONG,
-        };
-        self.0.push(Point {
-            name: name.into(),
-            phase,
-            named,
-            timeout,
-            rig,
-        });
-    }
-
-    /// A call of the NIC: refused the first and the last time, and delayed.
-    fn nic(&mut self, operation: ControlOperation, phase: &'static str, times: u32) {
-        let rule = |skip, kind| {
-            let rule = FaultRule {
-                operation,
-                skip,
-                count: 1,
-                kind,
-            };
-            Rig {
-                nic_faults: FaultPlan::default().and(rule),
-                ..Rig::default()
-            }
-        };
-        let name = |what: &str| format!("NIC, {operation}: {what}");
-        let refused = rule(0, FaultKind::Refuse);
-        self.add(name("refused"), phase, Named::Failed, refused);
-        if times > 1 {
-            let last = rule(times - 1, FaultKind::Refuse);
-            self.add(name("refused the last time"), phase, Named::Failed, last);
-        }
-        let late = rule(0, FaultKind::Delay(LATE));
-        self.add(name("late"), phase, Named::Silent, late);
-    }
-
-    /// A call of the provider.
-    fn call(&mut self, call: Call, skip: u32, phase: &'static str, what: &str, act: Act) {
-        let named = match act {
-            Act::Delay(_) => Named::Silent,
-            _ => Named::Failed,
-        };
-        let fault = Fault {
-            call,
-            skip: skip as usize,
-            act,
-        };
-        let rig = Rig {
-            fault: Some(fault),
-            ..Rig::default()
-        };
-        self.add(format!("provider, {call:?}: {what}"), phase, named, rig);
-    }
-}
-
-/// All of them.
-pub(super) fn all() -> Vec<Point> {
-    let mut table = Table::default();
-    plans(&mut table);
-    capabilities(&mut table);
-    allocations(&mut table);
-    exchanges(&mut table);
-    transitions(&mut table);
+pub(super) fn add(table: &mut Table) {
+    plans(table);
+    capabilities(table);
+    allocations(table);
+    exchanges(table);
+    transitions(table);
+    panics(table);
     let late = Rig {
         late: LATE,
         ..Rig::default()
     };
     table.add("setup, called: late", "plan", Named::Silent, late);
-    table.0
 }
 
 fn plans(table: &mut Table) {
@@ -326,6 +206,14 @@ fn allocations(table: &mut Table) {
     for (name, change) in wrong {
         table.call(Call::Handle, 0, "allocate", name, Act::Handle(change));
     }
+    let other: fn(&mut crate::gpu_queue::QueueAddress) = |address| address.number += 1;
+    table.call(
+        Call::Address,
+        0,
+        "allocate",
+        "another number",
+        Act::Address(other),
+    );
     table.call(Call::Handle, 2, "allocate", "late", Act::Delay(LATE));
 }
 
@@ -368,9 +256,51 @@ fn exchanges(table: &mut Table) {
     };
     let name = "policy: signals by atomics to a rank without";
     table.add(name, "exchange", Named::Edge, without_atomics);
+    let records: [(&str, &'static str, Named, ChangeRecord); 5] = [
+        ("a queue less", "exchange", Named::Finder, |record| {
+            record.queues.pop();
+        }),
+        ("another setup", "exchange", Named::Finder, |record| {
+            record.setup = record.setup.map(|setup| setup + 1);
+        }),
+        ("no queue", "exchange", Named::Finder, |record| {
+            record.queues[0].queue = None;
+        }),
+        ("another rank's", "exchange", Named::Finder, |record| {
+            record.queues[0].rank = Some(77);
+        }),
+        // Peers dial where nobody listens, and this rank waits for them.
+        ("another address", "wire", Named::InText, |record| {
+            for queue in &mut record.queues {
+                queue.nonce = [0; 16];
+                queue.address.set_port(1);
+            }
+        }),
+    ];
+    for (name, phase, named, change) in records {
+        let rig = Rig {
+            mail: Some(Mail::Record(change)),
+            ..Rig::default()
+        };
+        table.add(format!("bootstrap, records: {name}"), phase, named, rig);
+    }
+    let late = Rig {
+        mail: Some(Mail::Late(LATE)),
+        ..Rig::default()
+    };
+    table.add("bootstrap, records: late", "exchange", Named::Silent, late);
     table.call(Call::Wire, 0, "wire", "refused", Act::Refuse);
     table.call(Call::Wire, 1, "wire", "refused the last time", Act::Refuse);
     table.call(Call::Wire, 0, "wire", "late", Act::Delay(LATE));
+    // Its peers find no NIC at the other end of the wire, and wait for it to say why.
+    table.call_naming(
+        Call::Wire,
+        0,
+        "INIT",
+        "pretended",
+        Act::Pretend,
+        Named::InText,
+    );
 }
 
 fn transitions(table: &mut Table) {
@@ -387,6 +317,14 @@ fn transitions(table: &mut Table) {
         (Call::Send, "RTS"),
     ] {
         table.call(call, 1, phase, "refused", Act::Refuse);
+        table.call(call, 2, phase, "late", Act::Delay(LATE));
+    }
+    for (call, found) in [
+        (Call::Init, "RTR"),
+        (Call::Receive, "RTS"),
+        (Call::Send, "self-test"),
+    ] {
+        table.call(call, 1, found, "pretended", Act::Pretend);
     }
     let never = Rig {
         nic_faults: FaultPlan {
@@ -417,4 +355,27 @@ fn transitions(table: &mut Table) {
         shared,
     );
     table.call(Call::Fault, 0, "publish", "late", Act::Delay(LATE));
+}
+
+/// Each named call, in each phase that makes it. What is named is the phase before.
+fn panics(table: &mut Table) {
+    for (call, skip, before) in [
+        (Call::Open, 0, "plan"),
+        (Call::Capabilities, 0, "plan"),
+        (Call::Port, 0, "capability"),
+        (Call::Capabilities, 1, "port"),
+        (Call::CreateQueue, 1, "port"),
+        (Call::Handle, 2, "port"),
+        (Call::Wire, 0, "exchange"),
+        (Call::Wire, 1, "exchange"),
+        (Call::Init, 0, "wire"),
+        (Call::Receive, 1, "INIT"),
+        (Call::Send, 2, "RTR"),
+        (Call::Handle, QUEUES, "RTS"),
+        (Call::Handle, 2 * QUEUES, "self-test"),
+        (Call::Fault, 1, "self-test"),
+    ] {
+        let what = format!("panics, call {skip}");
+        table.call(call, skip, before, &what, Act::Panic);
+    }
 }
