@@ -100,8 +100,7 @@ impl Ring {
         let words = match device.kind() {
             DeviceKind::Cpu => None,
             DeviceKind::Gpu => {
-                self.slots.show_to(device)?;
-                self.lines.show_to(device)?;
+                self.show_to(device)?;
                 let words = Buffer::new(device, 2 * TAIL_CACHE)?;
                 words.store_u64(0, self.lines.head.0.load(Ordering::Acquire))?;
                 words.store_u64(TAIL_CACHE, self.lines.tail.0.load(Ordering::Acquire))?;
@@ -110,6 +109,12 @@ impl Ring {
         };
         *pushers = Some(Pushers { device, words });
         Ok(())
+    }
+
+    /// Lets kernels of a device see what lies in host memory.
+    pub(crate) fn show_to(&self, device: Device) -> Result<()> {
+        self.slots.show_to(device)?;
+        self.lines.show_to(device)
     }
 
     /// Head and tail cache in a GPU's memory, if a GPU's kernels push.

@@ -89,9 +89,15 @@ impl BasePortChannel {
         };
         let device = channel.connection().local_device();
         channel.connection().sticky().show_to(device)?;
-        if let (Behind::Service { shared, lane }, None) = (&channel.behind, channel.queue()) {
-            shared.proxy.bind(device)?;
-            lane.flush.show_to(device)?;
+        if let Behind::Service { shared, lane } = &channel.behind {
+            match channel.queue() {
+                None => {
+                    shared.proxy.bind(device)?;
+                    lane.flush.show_to(device)?;
+                }
+                // Its kernels look at the FIFO's status only.
+                Some(_) => shared.proxy.ring().show_to(device)?,
+            }
         }
         if let Some(queue) = channel.queue() {
             // The hand-shake ends by its own deadline, with an error of its own.

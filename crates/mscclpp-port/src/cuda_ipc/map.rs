@@ -56,9 +56,7 @@ impl Context {
     ) -> Result<(IpcRecord, Keep)> {
         self.sharing().note(memory.device());
         let gpu = (memory.gpu().uuid()).map_err(gpu::failed(memory.device(), "tell its UUID"))?;
-        lock(&SHARING)
-            .get_or_insert_default()
-            .insert(self.id(), Arc::downgrade(self.table()));
+        self.enter_process();
         // Now, although it is made anew when somebody asks: whether it can be, and how.
         let (offset, handle, keep): (_, _, Keep) = match memory.export(offset, len)? {
             Export::Fd { block, offset, .. } => {
@@ -83,6 +81,14 @@ impl Context {
             handle,
         };
         Ok((record, keep))
+    }
+
+    /// Lets other contexts of this process find what this one shares.
+    fn enter_process(&self) {
+        let mut sharing = lock(&SHARING);
+        let tables = sharing.get_or_insert_default();
+        tables.retain(|_, table| table.strong_count() > 0);
+        tables.insert(self.id(), Arc::downgrade(self.table()));
     }
 
     fn export_server(&self) -> Result<Arc<ExportServer>> {
@@ -129,10 +135,10 @@ impl Context {
         }
         let gpu = match self.sharing().gpu.get() {
             Some(device) => gpu::open(*device)?,
-            None => Gpu::by_uuid(&record.gpu).map_err(|error| Error::DeviceUnavailable {
-                device: Device::gpu(-1),
-                reason: error.to_string(),
-            })?,
+            // The owner's own, unless it is hidden from this process; then any.
+            None => (Gpu::by_uuid(&record.gpu))
+                .or_else(|_| Gpu::open(0))
+                .map_err(gpu::failed(Device::gpu(0), "open the GPU"))?,
         };
         import(&gpu, (key, rank), record, end, (self.job_key(), deadline))
     }

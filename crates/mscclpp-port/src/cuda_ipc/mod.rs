@@ -2,7 +2,7 @@
 //! One-sided operations between GPUs of one host: each end copies straight into the other's memory.
 //!
 //! The owner of a registration says in its record how the memory is reached; whoever gets the record
-//! maps it ([`map`]), by a file descriptor that a small [server](server) of the owner hands over a
+//! maps it (`map`), by a file descriptor that a small server (`server`) of the owner hands over a
 //! proven Unix socket, or by the driver's own handle. Memory of the same process is used as it is.
 //!
 //! A connection has one stream. A write is a copy on it, a signal the next count written to the

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Keep, Piece};
-use crate::device::{Device, DeviceKind};
+use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::pages::Pages;
 
 fn absent<T>(device: Device) -> Result<T> {
     Err(Error::DeviceUnavailable {
@@ -91,11 +90,13 @@ impl PinnedHost {
 }
 
 /// Pages that kernels on CPU threads see.
-pub(crate) struct VisiblePages(Pages);
+#[cfg(not(loom))]
+pub(crate) struct VisiblePages(crate::pages::Pages);
 
+#[cfg(not(loom))]
 impl VisiblePages {
     pub(crate) fn new(bytes: u64) -> Result<Self> {
-        Pages::new(bytes).map(Self)
+        crate::pages::Pages::new(bytes).map(Self)
     }
 
     pub(crate) fn base(&self) -> *mut u8 {
@@ -104,8 +105,8 @@ impl VisiblePages {
 
     pub(crate) fn show_to(&self, device: Device) -> Result<()> {
         match device.kind() {
-            DeviceKind::Cpu => Ok(()),
-            DeviceKind::Gpu => absent(device),
+            crate::device::DeviceKind::Cpu => Ok(()),
+            crate::device::DeviceKind::Gpu => absent(device),
         }
     }
 }

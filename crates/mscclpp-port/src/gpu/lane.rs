@@ -40,6 +40,8 @@ struct Parts {
     stream: Stream,
     /// The mark that was reached.
     word: PinnedMemory,
+    /// What any operation may use.
+    own: Vec<Keep>,
 }
 
 impl Lane {
@@ -53,7 +55,11 @@ impl Lane {
         let at = word.address();
         let mut lane = Self {
             device,
-            parts: Some(Parts { stream, word }),
+            parts: Some(Parts {
+                stream,
+                word,
+                own: Vec::new(),
+            }),
             started: 0,
             marked: 0,
             covered: 0,
@@ -95,6 +101,13 @@ impl Lane {
         // SAFETY: the caller's promise.
         unsafe { self.parts().stream.write_u64(at, value) }
             .map_err(failed(self.device, "write a word in the order of a stream"))
+    }
+
+    /// Keeps what any operation may use, as long as the lane.
+    pub(crate) fn own(&mut self, keep: Keep) {
+        if let Some(parts) = &mut self.parts {
+            parts.own.push(keep);
+        }
     }
 
     /// Keeps what the next operation uses.

@@ -21,8 +21,10 @@ mod service;
 #[cfg(feature = "cuda")]
 mod staging;
 
+#[cfg(all(not(feature = "cuda"), not(loom)))]
+pub(crate) use absent::VisiblePages;
 #[cfg(not(feature = "cuda"))]
-pub(crate) use absent::{GpuMemory, PinnedHost, Staging, VisiblePages, check};
+pub(crate) use absent::{GpuMemory, PinnedHost, Staging, check};
 #[cfg(feature = "cuda")]
 pub(crate) use lane::Lane;
 #[cfg(feature = "cuda")]

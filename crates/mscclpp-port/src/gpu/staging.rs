@@ -2,6 +2,7 @@
 //! Copies between a GPU's memory and pinned memory that the system sends from and receives into.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mscclpp_device::cuda::PinnedMemory;
@@ -11,7 +12,7 @@ use crate::device::Device;
 use crate::error::Result;
 
 /// Bytes of pinned memory. Several pieces are under way at a time.
-const BYTES: u64 = 4 << 20;
+const BYTES: u64 = 2 << 20;
 /// What is copied at a time.
 const PIECE: u64 = 256 << 10;
 /// Pieces start at multiples of this.
@@ -20,9 +21,8 @@ const ALIGN: u64 = 64;
 /// A ring of pinned memory, and the lane of the copies out of it or into it. Pieces come free in the
 /// order in which they were handed out.
 pub(crate) struct Staging {
-    /// Before the memory: dropping it waits for the copies.
     lane: Lane,
-    memory: PinnedMemory,
+    memory: Arc<PinnedMemory>,
     /// Bytes handed out, and bytes that came free, ever.
     head: u64,
     tail: u64,
@@ -34,8 +34,11 @@ impl Staging {
     pub(crate) fn new(device: Device) -> Result<Self> {
         let memory = PinnedMemory::new(&open(device)?, BYTES)
             .map_err(failed(device, "allocate pinned host memory"))?;
+        let (mut lane, memory) = (Lane::new(device)?, Arc::new(memory));
+        // Copies that do not end go on after this.
+        lane.own(Arc::clone(&memory) as _);
         Ok(Self {
-            lane: Lane::new(device)?,
+            lane,
             memory,
             head: 0,
             tail: 0,

@@ -4,14 +4,16 @@
 use std::time::Duration;
 
 use mscclpp_device::abi::FifoDeviceHandle;
+use mscclpp_device::nvrtc::{Arch, Nvrtc, Program, Target};
 use mscclpp_port::{Device, Error, Proxy, ProxyHandlerResult, Status, TransportKind};
 
 use crate::Test;
 use crate::support::{
-    PATIENCE, Running, StreamArgs, WaitArgs, gpu_of, kernel, pair, ping_pong, soon,
+    KERNELS, PATIENCE, Running, StreamArgs, WaitArgs, gpu_of, kernel, pair, ping_pong, soon,
 };
 
 pub(crate) const TESTS: &[Test] = &[
+    ("kernels_compile", 0, kernels_compile),
     ("kernels_ping_pong_over_ethernet", 1, || {
         ping_pongs(TransportKind::Ethernet)
     }),
@@ -32,6 +34,22 @@ pub(crate) const TESTS: &[Test] = &[
     ),
     ("kernels_push_to_a_proxy", 1, kernels_push_to_a_proxy),
 ];
+
+/// The only one that needs no GPU.
+fn kernels_compile() {
+    let nvrtc = match Nvrtc::load() {
+        Ok(nvrtc) => nvrtc,
+        Err(error) => return println!("SKIP cuda::kernels_compile: {error}"),
+    };
+    let program = Program::new("kernels.cu", include_str!("kernels.cu"));
+    let compiled = nvrtc
+        .compile(&program, &Target::Ptx(Arch::from(90)))
+        .unwrap();
+    let text = String::from_utf8(compiled.code).unwrap();
+    for name in KERNELS {
+        assert!(text.contains(&format!(".entry {name}(")), "{name}");
+    }
+}
 
 fn both(transport: TransportKind, devices: [Device; 2], words: u64, iterations: u64, flush: bool) {
     let ends = pair(transport, devices, words * 16);

@@ -120,7 +120,7 @@ impl Report {
 }
 
 /// The kernels of this test.
-const KERNELS: [&str; 4] = ["ping_pong", "put_stream", "wait_once", "push"];
+pub(crate) const KERNELS: [&str; 4] = ["ping_pong", "put_stream", "wait_once", "push"];
 
 /// A kernel of this test on a GPU. All are loaded with the first: to load one may wait for kernels
 /// that run.
