@@ -43,9 +43,7 @@ struct alignas(64) QueueState {
   uint64_t pending;
   /// Exclusive form: slots before this one may be written, as a poster has seen.
   uint64_t roomUntil;
-  /// Shared form: slots that are taken, by requests that are not known to be complete.
-  uint64_t inFlight;
-  uint64_t reservedForLater[6];
+  uint64_t reservedForLater[7];
 };
 
 /// Memory that requests can name; twin of `abi::QueueMemory`.
@@ -67,17 +65,11 @@ struct QueueMemory {
 
 namespace detail {
 
-/// On a shared queue the slots become free then, once each.
-MSCCLPP_DEVICE_INLINE void raiseCompleted(QueueState* state, QueueForm form, uint64_t to) {
+MSCCLPP_DEVICE_INLINE void raiseCompleted(QueueState* state, uint64_t to) {
   uint64_t seen = memory::load<scopeDevice>(&state->completed, memoryOrderRelaxed);
   while (seen < to) {
     const uint64_t found = memory::compareExchange<scopeDevice>(&state->completed, seen, to, memoryOrderRelease);
-    if (found == seen) {
-      if (form == QueueForm::Shared) {
-        memory::fetchAdd<scopeDevice>(&state->inFlight, seen - to, memoryOrderRelease);
-      }
-      return;
-    }
+    if (found == seen) return;
     seen = found;
   }
 }
@@ -96,7 +88,7 @@ MSCCLPP_DEVICE_INLINE void failQueue(QueueState* state, uint32_t detail, uint64_
 /// of an error is never passed. A function of its own: it is called where threads wait, and would
 /// make each post several times as long.
 MSCCLPP_DEVICE_NOINLINE void consumeCompletions(const uint64_t* completions, uint32_t completionEntries,
-                                                QueueState* state, QueueForm form) {
+                                                QueueState* state) {
   for (;;) {
     const uint64_t entry = memory::load<scopeDevice>(&state->consumed, memoryOrderRelaxed);
     const uint64_t* words = completions + (entry & (completionEntries - 1)) * (CompletionWord::bytes / 8);
@@ -112,14 +104,14 @@ MSCCLPP_DEVICE_NOINLINE void consumeCompletions(const uint64_t* completions, uin
       // request that was flushed after the one that failed.
       if (memory::load<scopeDevice>(&state->consumed, memoryOrderRelaxed) != entry) continue;
       // A connection completes in order: all before the request that failed succeeded.
-      raiseCompleted(state, form, index);
+      raiseCompleted(state, index);
       const uint32_t syndrome = static_cast<uint32_t>(before >> 56);
       const uint32_t vendor = static_cast<uint32_t>(before >> 48) & 0xff;
       failQueue(state, syndrome | (vendor << 8) | (last.requestOpcode() << 16), index);
       return;
     }
     if (memory::compareExchange<scopeDevice>(&state->consumed, entry, entry + 1, memoryOrderAcqRel) == entry) {
-      raiseCompleted(state, form, index + 1);
+      raiseCompleted(state, index + 1);
     }
   }
 }
@@ -295,8 +287,14 @@ struct QueueDeviceHandle {
 #endif
   }
 
-  /// Whether the slots before `end` may be written: a completion covers what they held. Keeps what
-  /// was found, so that posters need not look before that is used up.
+  /// Whether the slots before `end` may be written: a completion covers what they held.
+  MSCCLPP_DEVICE_INLINE bool hasRoom(uint64_t end) {
+    if (end - loadCompleted() <= blocks) return true;
+    consume();
+    return end - loadCompleted() <= blocks;
+  }
+
+  /// Like hasRoom(), and keeps what was found, so that posters need not look before that is used up.
   MSCCLPP_DEVICE_INLINE bool findRoom(uint64_t end) {
     uint64_t until = loadCompleted() + blocks;
     if (end > until) {
@@ -321,37 +319,20 @@ struct QueueDeviceHandle {
     return waitUntil([&] { return findRoom(end); }, maxSpinCount, watch);
   }
 
-  /// Takes `count` slots, if so many are free: first by their number, which is given back if it is
-  /// too large, then by their place. Both are sums, which any number of threads can add to at once;
-  /// who compares and exchanges one word instead wins only once a round trip, all threads together.
-  MSCCLPP_DEVICE_INLINE bool takeSlots(uint64_t count, uint64_t& first) {
-    // Acquires what was completed in these slots.
-    const uint64_t taken = memory::fetchAdd<scopeDevice>(&state->inFlight, count, memoryOrderAcquire);
-    if (taken + count > blocks) {
-      memory::fetchAdd<scopeDevice>(&state->inFlight, uint64_t{0} - count, memoryOrderRelaxed);
-      return false;
-    }
-    first = memory::fetchAdd<scopeDevice>(&state->reserved, count, memoryOrderRelaxed);
-    return true;
-  }
-
-  MSCCLPP_DEVICE_INLINE bool hasFree(uint64_t count) {
-    return memory::load<scopeDevice>(&state->inFlight, memoryOrderRelaxed) + count <= blocks;
-  }
-
   /// Slots are taken only when there is room: a thread that gave up while it waited for room of its
   /// own would leave a gap, behind which nothing is ever announced. Without a budget a piece may
   /// become smaller; else a large one would wait for as long as others post small ones.
   MSCCLPP_DEVICE_INLINE Status reserveShared(uint64_t& count, uint64_t& first, int64_t maxSpinCount,
                                              QueueWatch watch) {
+    const auto take = [&] {
+      first = memory::load<scopeDevice>(&state->reserved, memoryOrderRelaxed);
+      if (maxSpinCount < 0 && count > 1 && !hasRoom(first + count)) count = 1;
+      return hasRoom(first + count) && memory::compareExchange<scopeDevice>(&state->reserved, first, first + count,
+                                                                            memoryOrderRelaxed) == first;
+    };
     const Status failed = error();
     if (failed != Status::Ok) return failed;
-    if (takeSlots(count, first)) return Status::Ok;
-    const auto take = [&] {
-      consume();
-      if (maxSpinCount < 0 && count > 1 && !hasFree(count)) count = 1;
-      return hasFree(count) && takeSlots(count, first);
-    };
+    if (maxSpinCount < 0 && take()) return Status::Ok;
     return waitUntil(take, maxSpinCount, watch);
   }
 
@@ -373,10 +354,9 @@ struct QueueDeviceHandle {
     }
     if (memory::fetchAdd<scopeDevice>(&state->pending, uint64_t{1}, memoryOrderAcqRel) != 0) return;
     uint64_t published = memory::load<scopeDevice>(&state->published, memoryOrderRelaxed);
-    // Its own post it knows of.
-    uint64_t seen = 1;
-    uint64_t end = published == first ? first + count : published;
     for (;;) {
+      const uint64_t seen = memory::load<scopeDevice>(&state->pending, memoryOrderAcquire);
+      uint64_t end = published;
       while (memory::load<scopeDevice>(readyWord(end), memoryOrderAcquire) == static_cast<uint32_t>(end + 1)) ++end;
       if (end != published) {
         ring(end, probe);
@@ -384,7 +364,6 @@ struct QueueDeviceHandle {
         memory::store<scopeDevice>(&state->published, end, memoryOrderRelaxed);
       }
       if (memory::fetchAdd<scopeDevice>(&state->pending, uint64_t{0} - seen, memoryOrderAcqRel) == seen) return;
-      seen = memory::load<scopeDevice>(&state->pending, memoryOrderAcquire);
     }
   }
 
@@ -408,7 +387,7 @@ struct QueueDeviceHandle {
   }
 
   /// Consumes the completions that have arrived.
-  MSCCLPP_DEVICE_INLINE void consume() { detail::consumeCompletions(completions, completionEntries, state, form); }
+  MSCCLPP_DEVICE_INLINE void consume() { detail::consumeCompletions(completions, completionEntries, state); }
 };
 
 static_assert(sizeof(QueueState) == 128 && alignof(QueueState) == 64, "the mirror in Rust has this layout");

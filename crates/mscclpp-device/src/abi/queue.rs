@@ -113,11 +113,8 @@ pub struct QueueState {
     /// Exclusive form: slots before this one may be written, as a poster has
     /// seen.
     pub room_until: u64,
-    /// Shared form: slots that are taken, by requests that are not known to be
-    /// complete.
-    pub in_flight: u64,
     /// Zero.
-    pub reserved_for_later: [u64; 6],
+    pub reserved_for_later: [u64; 7],
 }
 
 /// Memory that requests can name; twin of `mscclpp::QueueMemory`.
@@ -233,7 +230,6 @@ const _: () = {
     assert!(offset_of!(QueueState, published) == 48);
     assert!(offset_of!(QueueState, pending) == 56);
     assert!(offset_of!(QueueState, room_until) == 64);
-    assert!(offset_of!(QueueState, in_flight) == 72);
 
     assert!(size_of::<QueueMemory>() == 24);
     assert!(offset_of!(QueueMemory, size) == 8);

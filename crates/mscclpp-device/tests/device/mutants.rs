@@ -283,19 +283,17 @@ mutants! {
         => "sched_yield();\n      memory::fetchAdd<scopeDevice>(&state->pending, uint64_t{0} - seen, memoryOrderAcqRel);\n      return;",
         "queue", threads::nobody_is_forgotten;
     slots_handed_out_twice: "queue_device.hpp",
-        "    first = memory::fetchAdd<scopeDevice>(&state->reserved, count, memoryOrderRelaxed);"
-        => "    first = memory::load<scopeDevice>(&state->reserved, memoryOrderRelaxed);
+        "return hasRoom(first + count) && memory::compareExchange<scopeDevice>(&state->reserved, first, first + count,
+                                                                            memoryOrderRelaxed) == first;"
+        => "if (!hasRoom(first + count)) return false;
             sched_yield();
-            memory::store<scopeDevice>(&state->reserved, first + count, memoryOrderRelaxed);",
-        "queue", threads::nobody_is_forgotten;
-    nobody_looks_beyond_its_own: "queue_device.hpp",
-        "      while (memory::load<scopeDevice>(readyWord(end), memoryOrderAcquire) == static_cast<uint32_t>(end + 1)) ++end;"
-        => "      while (seen != 1 && memory::load<scopeDevice>(readyWord(end), memoryOrderAcquire) == static_cast<uint32_t>(end + 1)) ++end;",
+            memory::store<scopeDevice>(&state->reserved, first + count, memoryOrderRelaxed);
+            return true;",
         "queue", threads::nobody_is_forgotten;
 
     // Room and completions.
     no_credit_check: "queue_device.hpp",
-        "if (taken + count > blocks) {" => "if (taken + count > 2 * blocks) {",
+        "    if (end - loadCompleted() <= blocks) return true;\n    consume();" => "    if (end != 0) return true;\n    consume();",
         "queue", limits::laps;
     no_credit_check_of_one_thread: "queue_device.hpp",
         "if (end > until) return false;" => "(void)0;",
@@ -305,18 +303,10 @@ mutants! {
         => "memory::store<scopeDevice>(&state->roomUntil, until + 1, memoryOrderRelaxed);",
         "queue", limits::laps;
     one_slot_too_many: "queue_device.hpp",
-        "if (taken + count > blocks) {" => "if (taken + count > blocks + 1) {",
+        "    consume();\n    return end - loadCompleted() <= blocks;" => "    consume();\n    return end - loadCompleted() <= blocks + 1;",
         "queue", limits::budgets;
-    slots_in_vain_not_given_back: "queue_device.hpp",
-        "      memory::fetchAdd<scopeDevice>(&state->inFlight, uint64_t{0} - count, memoryOrderRelaxed);\n" => "",
-        "queue", limits::laps;
-    slots_freed_twice: "queue_device.hpp",
-        "memory::fetchAdd<scopeDevice>(&state->inFlight, seen - to, memoryOrderRelease);"
-        => "memory::fetchAdd<scopeDevice>(&state->inFlight, 2 * (seen - to), memoryOrderRelease);",
-        "queue", limits::laps;
     budget_takes_a_slot_of_the_queue_without_room: "queue_device.hpp",
-        "      memory::fetchAdd<scopeDevice>(&state->inFlight, uint64_t{0} - count, memoryOrderRelaxed);\n      return false;"
-        => "      first = memory::fetchAdd<scopeDevice>(&state->reserved, count, memoryOrderRelaxed);\n      return false;",
+        "return hasRoom(first + count) && memory::compareExchange" => "return memory::compareExchange",
         "queue", limits::budgets;
     owner_without_the_lap: "queue_device.hpp",
         "const bool lap = (entry & completionEntries) != 0;" => "const bool lap = (entry & (2 * completionEntries)) != 0;",
