@@ -89,8 +89,7 @@ struct QueueChannel {
 
  private:
   MSCCLPP_DEVICE_INLINE uint64_t partsOf(uint64_t size) const {
-    // Mostly one, and a division takes a GPU's thread a tenth of a post.
-    return size <= queue.maxMessage ? 1 : (size - 1) / queue.maxMessage + 1;
+    return size == 0 ? 1 : (size - 1) / queue.maxMessage + 1;
   }
 
   MSCCLPP_DEVICE_INLINE uint32_t partBytes(uint64_t size, uint64_t done) const {

@@ -41,9 +41,7 @@ struct alignas(64) QueueState {
   uint64_t published;
   /// Shared form: posts that the publishing thread has to look at.
   uint64_t pending;
-  /// Exclusive form: slots before this one may be written, as a poster has seen.
-  uint64_t roomUntil;
-  uint64_t reservedForLater[7];
+  uint64_t reservedForLater[8];
 };
 
 /// Memory that requests can name; twin of `abi::QueueMemory`.
@@ -183,8 +181,7 @@ struct QueueDeviceHandle {
   template <typename Write, typename Probe = NoProbe>
   MSCCLPP_DEVICE_INLINE Status post(uint64_t count, Write write, uint64_t& ticket, int64_t maxSpinCount,
                                     QueueWatch watch, Probe probe = Probe()) {
-    enter();
-    Status status = Status::Ok;
+    Status status = enter();
     const uint64_t most = blocks / 2;
     for (uint64_t done = 0; status == Status::Ok && done < count;) {
       uint64_t now = count - done < most ? count - done : most;
@@ -228,7 +225,10 @@ struct QueueDeviceHandle {
   }
 
   /// The queue's sticky error, or Ok. Does not look at completions.
-  MSCCLPP_DEVICE_INLINE Status error() { return statusOf(loadError()); }
+  MSCCLPP_DEVICE_INLINE Status error() {
+    const uint64_t* bits = reinterpret_cast<const uint64_t*>(&state->error);
+    return static_cast<Status>(static_cast<uint32_t>(memory::load<scopeDevice>(bits, memoryOrderRelaxed)));
+  }
 
   /// Calls `done` until it returns true; ends also by an error of the queue, which completions tell,
   /// by `watch`, or by the budget.
@@ -252,14 +252,6 @@ struct QueueDeviceHandle {
  private:
   static constexpr uint32_t causeNotExclusive = 1;
 
-  MSCCLPP_DEVICE_INLINE uint64_t loadError() {
-    return memory::load<scopeDevice>(reinterpret_cast<const uint64_t*>(&state->error), memoryOrderRelaxed);
-  }
-
-  static MSCCLPP_DEVICE_INLINE Status statusOf(uint64_t error) {
-    return static_cast<Status>(static_cast<uint32_t>(error));
-  }
-
   MSCCLPP_DEVICE_INLINE uint64_t loadCompleted() {
     return memory::load<scopeDevice>(&state->completed, memoryOrderAcquire);
   }
@@ -269,14 +261,16 @@ struct QueueDeviceHandle {
     return {sendRing + slot * (detail::blockBytes / 8), number, index, tells ? detail::completeAlways : 0};
   }
 
-  /// Debug builds see a second thread in an exclusive queue.
-  MSCCLPP_DEVICE_INLINE void enter() {
+  /// Fails at once on a queue that has failed. Debug builds see a second thread in an exclusive
+  /// queue.
+  MSCCLPP_DEVICE_INLINE Status enter() {
 #if defined(MSCCLPP_DEBUG)
     if (form == QueueForm::Exclusive &&
         memory::fetchAdd<scopeDevice>(&state->inUse, uint64_t{1}, memoryOrderRelaxed) != 0) {
       detail::failQueue(state, causeNotExclusive << 24, ticket());
     }
 #endif
+    return error();
   }
 
   MSCCLPP_DEVICE_INLINE void leave() {
@@ -294,29 +288,12 @@ struct QueueDeviceHandle {
     return end - loadCompleted() <= blocks;
   }
 
-  /// Like hasRoom(), and keeps what was found, so that posters need not look before that is used up.
-  MSCCLPP_DEVICE_INLINE bool findRoom(uint64_t end) {
-    uint64_t until = loadCompleted() + blocks;
-    if (end > until) {
-      consume();
-      until = loadCompleted() + blocks;
-    }
-    if (end > until) return false;
-    memory::store<scopeDevice>(&state->roomUntil, until, memoryOrderRelaxed);
-    return true;
-  }
-
   MSCCLPP_DEVICE_INLINE Status reserveExclusive(uint64_t count, uint64_t& first, int64_t maxSpinCount,
                                                 QueueWatch watch) {
-    // Three looks at once take no longer than one. What this thread, or the one before it, has seen
-    // of the room needs no acquire.
-    const uint64_t failed = loadError();
     first = memory::load<scopeDevice>(&state->reserved, memoryOrderRelaxed);
-    const uint64_t room = memory::load<scopeDevice>(&state->roomUntil, memoryOrderRelaxed);
-    if (failed != 0) return statusOf(failed);
     const uint64_t end = first + count;
-    if (end <= room || findRoom(end)) return Status::Ok;
-    return waitUntil([&] { return findRoom(end); }, maxSpinCount, watch);
+    if (hasRoom(end)) return Status::Ok;
+    return waitUntil([&] { return hasRoom(end); }, maxSpinCount, watch);
   }
 
   /// Slots are taken only when there is room: a thread that gave up while it waited for room of its
@@ -330,8 +307,6 @@ struct QueueDeviceHandle {
       return hasRoom(first + count) && memory::compareExchange<scopeDevice>(&state->reserved, first, first + count,
                                                                             memoryOrderRelaxed) == first;
     };
-    const Status failed = error();
-    if (failed != Status::Ok) return failed;
     if (maxSpinCount < 0 && take()) return Status::Ok;
     return waitUntil(take, maxSpinCount, watch);
   }

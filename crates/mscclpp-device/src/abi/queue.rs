@@ -110,11 +110,8 @@ pub struct QueueState {
     pub published: u64,
     /// Shared form: posts that the publishing thread has to look at.
     pub pending: u64,
-    /// Exclusive form: slots before this one may be written, as a poster has
-    /// seen.
-    pub room_until: u64,
     /// Zero.
-    pub reserved_for_later: [u64; 7],
+    pub reserved_for_later: [u64; 8],
 }
 
 /// Memory that requests can name; twin of `mscclpp::QueueMemory`.
@@ -229,7 +226,6 @@ const _: () = {
     assert!(offset_of!(QueueState, consumed) == 40);
     assert!(offset_of!(QueueState, published) == 48);
     assert!(offset_of!(QueueState, pending) == 56);
-    assert!(offset_of!(QueueState, room_until) == 64);
 
     assert!(size_of::<QueueMemory>() == 24);
     assert!(offset_of!(QueueMemory, size) == 8);

@@ -280,7 +280,7 @@ mutants! {
         "queue", threads::nobody_is_forgotten;
     pending_not_read_again: "queue_device.hpp",
         "if (memory::fetchAdd<scopeDevice>(&state->pending, uint64_t{0} - seen, memoryOrderAcqRel) == seen) return;"
-        => "sched_yield();\n      memory::fetchAdd<scopeDevice>(&state->pending, uint64_t{0} - seen, memoryOrderAcqRel);\n      return;",
+        => "memory::fetchAdd<scopeDevice>(&state->pending, uint64_t{0} - seen, memoryOrderAcqRel);\n      return;",
         "queue", threads::nobody_is_forgotten;
     slots_handed_out_twice: "queue_device.hpp",
         "return hasRoom(first + count) && memory::compareExchange<scopeDevice>(&state->reserved, first, first + count,
@@ -294,13 +294,6 @@ mutants! {
     // Room and completions.
     no_credit_check: "queue_device.hpp",
         "    if (end - loadCompleted() <= blocks) return true;\n    consume();" => "    if (end != 0) return true;\n    consume();",
-        "queue", limits::laps;
-    no_credit_check_of_one_thread: "queue_device.hpp",
-        "if (end > until) return false;" => "(void)0;",
-        "queue", limits::laps;
-    more_room_kept_than_was_seen: "queue_device.hpp",
-        "memory::store<scopeDevice>(&state->roomUntil, until, memoryOrderRelaxed);"
-        => "memory::store<scopeDevice>(&state->roomUntil, until + 1, memoryOrderRelaxed);",
         "queue", limits::laps;
     one_slot_too_many: "queue_device.hpp",
         "    consume();\n    return end - loadCompleted() <= blocks;" => "    consume();\n    return end - loadCompleted() <= blocks + 1;",
@@ -324,10 +317,7 @@ mutants! {
         "if (last.opcode() != CompletionWord::success) {" => "if (last.opcode() == 0xd) {",
         "queue", failures::unknown_completions;
     error_not_sticky: "queue_device.hpp",
-        "    const Status failed = error();\n    if (failed != Status::Ok) return failed;\n" => "",
-        "queue", failures::sticky;
-    error_not_sticky_for_one_thread: "queue_device.hpp",
-        "if (failed != 0) return statusOf(failed);" => "(void)failed;",
+        "    return error();\n  }\n\n  MSCCLPP_DEVICE_INLINE void leave()" => "    return Status::Ok;\n  }\n\n  MSCCLPP_DEVICE_INLINE void leave()",
         "queue", failures::sticky;
     waits_blind_to_the_queue: "queue_device.hpp",
         "        consume();\n        status = error();" => "        (void)this;",
