@@ -3,118 +3,11 @@
 #ifndef MSCCLPP_QUEUE_DEVICE_HPP_
 #define MSCCLPP_QUEUE_DEVICE_HPP_
 
-#include <mscclpp/status.hpp>
+#include <mscclpp/queue_state_device.hpp>
 #include <mscclpp/wait_device.hpp>
-#include <mscclpp/work_request_device.hpp>
 
 namespace mscclpp {
 inline namespace MSCCLPP_MODE {
-
-/// Who may post to a queue; twin of `abi::QueueForm`.
-enum class QueueForm : uint32_t {
-  Exclusive = 0,  ///< one thread at a time; the next takes over behind a barrier or a launch
-  Shared = 1,     ///< any threads of the grid
-};
-
-/// How a signal reaches the peer's token; twin of `abi::SignalMode`.
-enum class SignalMode : uint32_t {
-  Atomic = 0,       ///< a fetch-and-add by the peer's NIC
-  InlineWrite = 1,  ///< a write of the next count; exclusive queue, one writer a token
-};
-
-/// The part of a queue that moves, in device memory; twin of `abi::QueueState`. Indices count
-/// requests in 64 bits.
-struct alignas(64) QueueState {
-  /// Requests handed out.
-  uint64_t reserved;
-  /// Requests known to be complete.
-  uint64_t completed;
-  /// Sticky; its detail is syndrome, vendor syndrome, opcode, cause, a byte each from the lowest.
-  StatusWord error;
-  /// The request that failed.
-  uint64_t errorIndex;
-  /// Exclusive form, debug builds: threads that are posting.
-  uint64_t inUse;
-  /// Completion entries consumed.
-  uint64_t consumed;
-  /// Shared form: requests announced to the NIC.
-  uint64_t published;
-  /// Shared form: posts that the publishing thread has to look at.
-  uint64_t pending;
-  uint64_t reservedForLater[8];
-};
-
-/// Memory that requests can name; twin of `abi::QueueMemory`.
-struct QueueMemory {
-  static constexpr uint32_t local = 1;   ///< own memory: source of a put, destination of a get
-  static constexpr uint32_t remote = 2;  ///< the peer's: destination of a put, source of a get
-
-  uint64_t address;
-  uint64_t size;
-  /// Big-endian.
-  uint32_t key;
-  uint32_t access;
-
-  /// Whether it is memory of that kind and holds these bytes.
-  MSCCLPP_DEVICE_INLINE bool holds(uint32_t kind, uint64_t offset, uint64_t bytes) const {
-    return (access & kind) != 0 && offset <= size && bytes <= size - offset;
-  }
-};
-
-namespace detail {
-
-MSCCLPP_DEVICE_INLINE void raiseCompleted(QueueState* state, uint64_t to) {
-  uint64_t seen = memory::load<scopeDevice>(&state->completed, memoryOrderRelaxed);
-  while (seen < to) {
-    const uint64_t found = memory::compareExchange<scopeDevice>(&state->completed, seen, to, memoryOrderRelease);
-    if (found == seen) return;
-    seen = found;
-  }
-}
-
-/// Sets the sticky error, unless there is one.
-MSCCLPP_DEVICE_INLINE void failQueue(QueueState* state, uint32_t detail, uint64_t index) {
-  uint64_t* error = reinterpret_cast<uint64_t*>(&state->error);
-  if (memory::load<scopeDevice>(error, memoryOrderRelaxed) != 0) return;
-  // The index first: who finds the error finds the index. Of an error, all who find it find the same.
-  memory::store<scopeDevice>(&state->errorIndex, index, memoryOrderRelaxed);
-  const uint64_t bits = static_cast<uint32_t>(Status::QueueError) | (static_cast<uint64_t>(detail) << 32);
-  memory::compareExchange<scopeDevice>(error, uint64_t{0}, bits, memoryOrderRelease);
-}
-
-/// Consumes the completions that have arrived. Any number of threads may do so at once. The entry
-/// of an error is never passed. A function of its own: it is called where threads wait, and would
-/// make each post several times as long.
-MSCCLPP_DEVICE_NOINLINE void consumeCompletions(const uint64_t* completions, uint32_t completionEntries,
-                                                QueueState* state) {
-  for (;;) {
-    const uint64_t entry = memory::load<scopeDevice>(&state->consumed, memoryOrderRelaxed);
-    const uint64_t* words = completions + (entry & (completionEntries - 1)) * (CompletionWord::bytes / 8);
-    const CompletionWord last{memory::load<scopeSystem>(words + CompletionWord::offset / 8, memoryOrderAcquire)};
-    const bool lap = (entry & completionEntries) != 0;
-    if (last.opcode() == CompletionWord::unwritten || last.owner() != lap) return;
-    // The NIC's 16 bits, counted on from what is complete: never 2^16 ahead of it.
-    const uint64_t completed = memory::load<scopeDevice>(&state->completed, memoryOrderRelaxed);
-    const uint64_t index = completed + static_cast<uint16_t>(last.position() - static_cast<uint16_t>(completed));
-    if (last.opcode() != CompletionWord::success) {
-      const uint64_t before = memory::load<scopeSystem>(words + CompletionWord::offset / 8 - 1, memoryOrderRelaxed);
-      // Others may have consumed this entry long ago, and laps later the same slot may tell of a
-      // request that was flushed after the one that failed.
-      if (memory::load<scopeDevice>(&state->consumed, memoryOrderRelaxed) != entry) continue;
-      // A connection completes in order: all before the request that failed succeeded.
-      raiseCompleted(state, index);
-      const uint32_t syndrome = static_cast<uint32_t>(before >> 56);
-      const uint32_t vendor = static_cast<uint32_t>(before >> 48) & 0xff;
-      failQueue(state, syndrome | (vendor << 8) | (last.requestOpcode() << 16), index);
-      return;
-    }
-    if (memory::compareExchange<scopeDevice>(&state->consumed, entry, entry + 1, memoryOrderAcqRel) == entry) {
-      raiseCompleted(state, index + 1);
-    }
-  }
-}
-
-}  // namespace detail
 
 /// What ends a wait from outside: the status words of a connection and of a service, host memory,
 /// each or null.
@@ -155,7 +48,8 @@ struct QueueDeviceHandle {
   /// `completionEntries` entries of 64 bytes.
   const uint64_t* completions;
   QueueState* state;
-  /// Shared form: for each slot the position after the last request written there, 32 bits.
+  /// Shared form: for each slot a word that says that the request at a position is ready, or that
+  /// the post that begins there is to announce it; see publishShared(). Zero at first.
   uint32_t* ready;
   /// Where results of atomics land; nobody reads them.
   uint64_t* scratch;
@@ -170,40 +64,42 @@ struct QueueDeviceHandle {
   uint32_t signalEvery;
   uint64_t maxMessage;
 
-  /// Posts `count` requests, calling `write(request, i)` for each. More than half of the ring at
-  /// once goes in pieces, each published by itself, in order.
+  /// Whether so many requests go in one piece: half of the ring at most.
+  MSCCLPP_DEVICE_INLINE bool takesAtOnce(uint64_t count) const { return count <= blocks / 2; }
+
+  /// Posts `count` requests, `make(i)` for each, in one piece; see takesAtOnce().
   ///
-  /// Waits for room: until there is some, the queue has failed, a status word of `watch` says so, or
-  /// `maxSpinCount` looks were in vain (negative: for ever). Slots are taken only when there is
-  /// room, and those that were taken are always published. After an error or Timeout whole pieces
-  /// may have been posted, never the last.
+  /// Waits for room. A budget (`maxSpinCount`, negative for none) or an exclusive queue takes slots
+  /// when there is room; until then the wait ends also by an error of the queue, by a status word of
+  /// `watch`, or by the budget. Without a budget a shared queue hands out the slots first. A slot that
+  /// was handed out is always filled, else nothing behind it would ever be announced: such a wait
+  /// ends only by room or by what ends the whole of the queue, its error or that of its connection,
+  /// never by the word of a service. An error means that nothing was posted.
   /// @param ticket then says when it is complete; see poll().
-  template <typename Write, typename Probe = NoProbe>
-  MSCCLPP_DEVICE_INLINE Status post(uint64_t count, Write write, uint64_t& ticket, int64_t maxSpinCount,
+  template <typename Make, typename Probe = NoProbe>
+  MSCCLPP_DEVICE_INLINE Status post(uint64_t count, Make make, uint64_t& ticket, int64_t maxSpinCount,
                                     QueueWatch watch, Probe probe = Probe()) {
-    Status status = enter();
-    const uint64_t most = blocks / 2;
+    enter();
+    const Status status = postPiece(count, 0, make, ticket, maxSpinCount, watch, probe);
+    leave();
+    return status;
+  }
+
+  /// The same for any count: in pieces, each published by itself, in order. After an error or Timeout
+  /// whole pieces may have been posted, never the last. A function of its own, which gets copies:
+  /// only what is out of the ordinary comes here. `make` refers to nothing that the caller has.
+  template <typename Make>
+  static MSCCLPP_DEVICE_NOINLINE Status postInPieces(QueueDeviceHandle queue, uint64_t count, Make make,
+                                                     uint64_t* ticket, int64_t maxSpinCount, QueueWatch watch) {
+    queue.enter();
+    const uint64_t most = queue.blocks / 2;
+    Status status = Status::Ok;
     for (uint64_t done = 0; status == Status::Ok && done < count;) {
-      uint64_t now = count - done < most ? count - done : most;
-      uint64_t first;
-      status = form == QueueForm::Shared ? reserveShared(now, first, maxSpinCount, watch)
-                                         : reserveExclusive(now, first, maxSpinCount, watch);
-      if (status != Status::Ok) break;
-      probe(PostPhase::Reserved);
-      for (uint64_t i = 0; i < now; ++i) {
-        const bool tells = signalEvery != 0 || i + 1 == now;
-        write(request(first + i, tells), done + i);
-      }
-      probe(PostPhase::Written);
-      if (form == QueueForm::Shared) {
-        publishShared(first, now, probe);
-      } else {
-        publishExclusive(first + now, probe);
-      }
-      ticket = first + now;
+      const uint64_t now = count - done < most ? count - done : most;
+      status = queue.postPiece(now, done, make, *ticket, maxSpinCount, watch, NoProbe());
       done += now;
     }
-    leave();
+    queue.leave();
     return status;
   }
 
@@ -256,21 +152,18 @@ struct QueueDeviceHandle {
     return memory::load<scopeDevice>(&state->completed, memoryOrderAcquire);
   }
 
-  MSCCLPP_DEVICE_INLINE detail::WorkRequest request(uint64_t index, bool tells) const {
-    const uint64_t slot = index & (blocks - 1);
-    return {sendRing + slot * (detail::blockBytes / 8), number, index, tells ? detail::completeAlways : 0};
+  MSCCLPP_DEVICE_INLINE uint64_t* slot(uint64_t index) const {
+    return sendRing + (index & (blocks - 1)) * (detail::blockBytes / 8);
   }
 
-  /// Fails at once on a queue that has failed. Debug builds see a second thread in an exclusive
-  /// queue.
-  MSCCLPP_DEVICE_INLINE Status enter() {
+  /// Debug builds see a second thread in an exclusive queue.
+  MSCCLPP_DEVICE_INLINE void enter() {
 #if defined(MSCCLPP_DEBUG)
     if (form == QueueForm::Exclusive &&
         memory::fetchAdd<scopeDevice>(&state->inUse, uint64_t{1}, memoryOrderRelaxed) != 0) {
       detail::failQueue(state, causeNotExclusive << 24, ticket());
     }
 #endif
-    return error();
   }
 
   MSCCLPP_DEVICE_INLINE void leave() {
@@ -281,34 +174,102 @@ struct QueueDeviceHandle {
 #endif
   }
 
+  /// Slots from `first` on, of which those before `limit` are free.
+  struct Slots {
+    Status failed;
+    uint64_t first;
+    uint64_t limit;
+  };
+
+  /// Requests `from`.. of a post, `count` of them.
+  template <typename Make, typename Probe>
+  MSCCLPP_DEVICE_INLINE Status postPiece(uint64_t count, uint64_t from, Make& make, uint64_t& ticket,
+                                         int64_t maxSpinCount, QueueWatch watch, Probe probe) {
+    const bool shared = form == QueueForm::Shared;
+    const Slots slots = shared ? takeShared(count, maxSpinCount, watch) : lookExclusive();
+    // Made while what was just loaded is on its way. Most posts have no more than two.
+    const detail::WorkRequest one = make(from);
+    const detail::WorkRequest two = count > 1 ? make(from + 1) : one;
+    // A gap in a queue that has failed is in nobody's way.
+    if (slots.failed != Status::Ok) return slots.failed;
+    const uint64_t first = slots.first, end = first + count;
+    if (end > slots.limit) {
+      // Where slots are taken already, only what ends the whole of the queue ends the wait.
+      const Status status = shared ? waitForRoom(*this, end, -1, {watch.connection, nullptr})
+                                   : waitForRoom(*this, end, maxSpinCount, watch);
+      if (status != Status::Ok) return status;
+    }
+    probe(PostPhase::Reserved);
+    // Wanted when the requests are written: so nobody waits for it.
+    const uint32_t found = shared ? loadReady(first) : 0;
+    for (uint64_t i = 0; i < count; ++i) {
+      const bool tells = signalEvery != 0 || i + 1 == count;
+      const detail::WorkRequest request = i == 0 ? one : i == 1 ? two : make(from + i);
+      request.store(slot(first + i), first + i, tells ? detail::completeAlways : 0);
+    }
+    probe(PostPhase::Written);
+    if (shared) {
+      publishShared(first, count, found, probe);
+    } else {
+      publishExclusive(end, probe);
+    }
+    ticket = end;
+    return Status::Ok;
+  }
+
   /// Whether the slots before `end` may be written: a completion covers what they held.
   MSCCLPP_DEVICE_INLINE bool hasRoom(uint64_t end) {
-    if (end - loadCompleted() <= blocks) return true;
-    consume();
-    return end - loadCompleted() <= blocks;
+    uint64_t completed = loadCompleted();
+    if (end - completed > blocks) {
+      consume();
+      completed = loadCompleted();
+      if (end - completed > blocks) return false;
+    }
+    if (form == QueueForm::Exclusive) {
+      memory::store<scopeDevice>(&state->limit, completed + blocks, memoryOrderRelaxed);
+    }
+    return true;
   }
 
-  MSCCLPP_DEVICE_INLINE Status reserveExclusive(uint64_t count, uint64_t& first, int64_t maxSpinCount,
-                                                QueueWatch watch) {
-    first = memory::load<scopeDevice>(&state->reserved, memoryOrderRelaxed);
-    const uint64_t end = first + count;
-    if (hasRoom(end)) return Status::Ok;
-    return waitUntil([&] { return hasRoom(end); }, maxSpinCount, watch);
+  /// Functions of their own, with copies, as is postInPieces(): a post that finds room has nothing
+  /// of them in its way.
+  static MSCCLPP_DEVICE_NOINLINE Status waitForRoom(QueueDeviceHandle queue, uint64_t end, int64_t maxSpinCount,
+                                                    QueueWatch watch) {
+    return queue.waitUntil([&] { return queue.hasRoom(end); }, maxSpinCount, watch);
   }
 
-  /// Slots are taken only when there is room: a thread that gave up while it waited for room of its
-  /// own would leave a gap, behind which nothing is ever announced. Without a budget a piece may
-  /// become smaller; else a large one would wait for as long as others post small ones.
-  MSCCLPP_DEVICE_INLINE Status reserveShared(uint64_t& count, uint64_t& first, int64_t maxSpinCount,
-                                             QueueWatch watch) {
+  /// Slots of a shared queue, taken only when there is room.
+  static MSCCLPP_DEVICE_NOINLINE Slots takeWithRoom(QueueDeviceHandle queue, uint64_t count, int64_t maxSpinCount,
+                                                    QueueWatch watch) {
+    Slots slots{queue.error(), 0, ~uint64_t{0}};
+    if (slots.failed != Status::Ok) return slots;
+    uint64_t* reserved = &queue.state->reserved;
     const auto take = [&] {
-      first = memory::load<scopeDevice>(&state->reserved, memoryOrderRelaxed);
-      if (maxSpinCount < 0 && count > 1 && !hasRoom(first + count)) count = 1;
-      return hasRoom(first + count) && memory::compareExchange<scopeDevice>(&state->reserved, first, first + count,
-                                                                            memoryOrderRelaxed) == first;
+      slots.first = memory::load<scopeDevice>(reserved, memoryOrderRelaxed);
+      const uint64_t end = slots.first + count;
+      return queue.hasRoom(end) &&
+             memory::compareExchange<scopeDevice>(reserved, slots.first, end, memoryOrderRelaxed) == slots.first;
     };
-    if (maxSpinCount < 0 && take()) return Status::Ok;
-    return waitUntil(take, maxSpinCount, watch);
+    slots.failed = queue.waitUntil(take, maxSpinCount, watch);
+    return slots;
+  }
+
+  /// What is known to be free was acquired by the owner who looked, and from him by the next.
+  MSCCLPP_DEVICE_INLINE Slots lookExclusive() {
+    Slots slots;
+    memory::loadPair(&state->reserved, slots.first, slots.limit);
+    slots.failed = error();
+    return slots;
+  }
+
+  MSCCLPP_DEVICE_INLINE Slots takeShared(uint64_t count, int64_t maxSpinCount, QueueWatch watch) {
+    if (maxSpinCount >= 0) return takeWithRoom(*this, count, maxSpinCount, watch);
+    Slots slots;
+    // The loads do not wait for the slots.
+    slots.first = memory::fetchAdd<scopeDevice>(&state->reserved, count, memoryOrderRelaxed);
+    slots.failed = error();
+    slots.limit = loadCompleted() + blocks;
+    return slots;
   }
 
   template <typename Probe>
@@ -317,37 +278,83 @@ struct QueueDeviceHandle {
     memory::store<scopeDevice>(&state->reserved, end, memoryOrderRelaxed);
   }
 
-  /// Requests are announced in the order of their slots, by one thread at a time: whoever raises
-  /// `pending` from zero. It announces what is ready without a gap and goes on until it has looked
-  /// after every other thread's post was counted; the others return at once.
-  template <typename Probe>
-  MSCCLPP_DEVICE_INLINE void publishShared(uint64_t first, uint64_t count, Probe probe) {
-    // Payload and requests, for the thread that announces them.
-    memory::fence<scopeDevice>(memoryOrderRelease);
-    for (uint64_t index = first; index < first + count; ++index) {
-      memory::store<scopeDevice>(readyWord(index), static_cast<uint32_t>(index + 1), memoryOrderRelaxed);
-    }
-    if (memory::fetchAdd<scopeDevice>(&state->pending, uint64_t{1}, memoryOrderAcqRel) != 0) return;
-    uint64_t published = memory::load<scopeDevice>(&state->published, memoryOrderRelaxed);
-    for (;;) {
-      const uint64_t seen = memory::load<scopeDevice>(&state->pending, memoryOrderAcquire);
-      uint64_t end = published;
-      while (memory::load<scopeDevice>(readyWord(end), memoryOrderAcquire) == static_cast<uint32_t>(end + 1)) ++end;
-      if (end != published) {
-        ring(end, probe);
-        published = end;
-        memory::store<scopeDevice>(&state->published, end, memoryOrderRelaxed);
-      }
-      if (memory::fetchAdd<scopeDevice>(&state->pending, uint64_t{0} - seen, memoryOrderAcqRel) == seen) return;
-    }
-  }
+  /// Says that the request at `index` is in its slot.
+  static MSCCLPP_DEVICE_INLINE uint32_t readyAt(uint64_t index) { return (static_cast<uint32_t>(index) << 1) | 1; }
+
+  /// Says that all before `index` is announced, and that who posts `index` announces what follows.
+  static MSCCLPP_DEVICE_INLINE uint32_t batonAt(uint64_t index) { return static_cast<uint32_t>(index) << 1; }
 
   MSCCLPP_DEVICE_INLINE uint32_t* readyWord(uint64_t index) const { return ready + (index & (blocks - 1)); }
 
+  MSCCLPP_DEVICE_INLINE uint32_t loadReady(uint64_t index) const {
+    return memory::load<scopeDevice>(readyWord(index), memoryOrderRelaxed);
+  }
+
+  /// Requests are announced in the order of their slots, by one thread at a time: who has the baton,
+  /// which lies in the ready word of the first request that is not announced, unless a thread has it.
+  /// That request's poster takes it, announces its own post, then what others have made ready
+  /// behind it, and leaves the baton in the next word. A post that finds no baton makes its first
+  /// word ready and leaves the rest to whoever comes by. Both change that word by compare-and-swap,
+  /// so one of them sees the other: no post is forgotten, and none announced twice.
+  ///
+  /// Each lap changes each word, so that a word tells of this lap or of the last one.
+  template <typename Probe>
+  MSCCLPP_DEVICE_INLINE void publishShared(uint64_t first, uint64_t count, uint32_t found, Probe probe) {
+    for (uint64_t index = first + 1; index < first + count; ++index) {
+      memory::store<scopeDevice>(readyWord(index), readyAt(index), memoryOrderRelaxed);
+    }
+    // A baton that is there already is nobody else's to take.
+    if (found != batonAt(first)) {
+      // Payload, requests and the words behind the first, for the thread that announces them.
+      memory::fence<scopeDevice>(memoryOrderRelease);
+      // Only a baton can have come since.
+      if (memory::compareExchange<scopeDevice>(readyWord(first), found, readyAt(first), memoryOrderRelaxed) == found) {
+        return;
+      }
+    }
+    uint64_t end = first + count;
+    for (;;) {
+      const uint32_t next = loadReady(end);  // read while the NIC is told
+      ring(end, probe);
+      // Behind the doorbell, so that the next one's comes after it. Who takes the baton acquires, by
+      // the fence in ring().
+      if (next != readyAt(end) &&
+          memory::compareExchange<scopeDevice>(readyWord(end), next, batonAt(end), memoryOrderRelease) == next) {
+        return;
+      }
+      // It is ready. The same is true where scan() ended inside of a post, because it had not seen
+      // the post's later words yet: they were stored and released before the first one was made
+      // ready, which scan() has seen; the fence in ring() has acquired it since, so that the
+      // compare-and-swap finds them. The baton is never left inside of a post.
+      end = scan(end + 1);
+    }
+  }
+
+  /// The first index from `index` on that is not ready, as far as one sees at a glance: loads that are
+  /// under way together, in no order. What they tell is acquired by the fence in ring().
+  MSCCLPP_DEVICE_INLINE uint64_t scan(uint64_t index) const {
+    constexpr uint32_t glance = 16;
+    for (;;) {
+      uint32_t words[glance];
+      MSCCLPP_UNROLL
+      for (uint32_t i = 0; i < glance; ++i) words[i] = loadReady(index + i);
+      uint32_t seen = 0;
+      MSCCLPP_UNROLL
+      for (uint32_t i = 0; i < glance; ++i) {
+        if (seen == i && words[i] == readyAt(index + i)) seen = i + 1;
+      }
+      index += seen;
+      if (seen != glance) return index;
+    }
+  }
+
+  /// Tells the NIC of all before `end`. The first fence releases at system scope what the thread
+  /// itself wrote and, on a shared queue, what it acquires by the same fence from those who made
+  /// requests ready.
   template <typename Probe>
   MSCCLPP_DEVICE_INLINE void ring(uint64_t end, Probe probe) {
     probe(PostPhase::Ready);
-    memory::fence<scopeSystem>(memoryOrderRelease);
+    memory::fence<scopeSystem>(memoryOrderAcqRel);
     probe(PostPhase::Fenced);
     const uint64_t value = detail::doorbellValue(number, end);
     memory::storeMmio(doorbell, value);
@@ -365,8 +372,6 @@ struct QueueDeviceHandle {
   MSCCLPP_DEVICE_INLINE void consume() { detail::consumeCompletions(completions, completionEntries, state); }
 };
 
-static_assert(sizeof(QueueState) == 128 && alignof(QueueState) == 64, "the mirror in Rust has this layout");
-static_assert(sizeof(QueueMemory) == 24, "the mirror in Rust has this layout");
 static_assert(sizeof(QueueDeviceHandle) == 104, "the mirror in Rust has this layout");
 
 }  // namespace MSCCLPP_MODE

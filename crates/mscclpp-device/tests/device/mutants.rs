@@ -9,7 +9,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use crate::queue::{blocks, failures, limits, operations, order, stale, threads};
+use crate::queue::waits;
 use crate::support::{Build, Kernels, Outcome};
 use crate::{channel, fifo, grid, packet, semaphore};
 
@@ -75,6 +75,8 @@ macro_rules! mutants {
         )*
     };
 }
+
+mod queue;
 
 mutants! {
     // The FIFO's publication.
@@ -148,7 +150,7 @@ mutants! {
         "semaphore", semaphore::status_is_looked_at_seldom;
     small_budget_learns_no_error: "wait_device.hpp",
         "(last && !looked)" => "(last && looked)",
-        "queue", limits::small_budgets;
+        "queue", waits::small_budgets;
     budget_ends_with_ok: "wait_device.hpp",
         "if (last) return Status::Timeout;" => "if (last) return Status::Ok;",
         "semaphore", semaphore::budgets;
@@ -218,155 +220,4 @@ mutants! {
         "return __syncthreads_or(late) ? Status::Timeout : Status::Ok;"
         => "__syncthreads(); return late ? Status::Timeout : Status::Ok;",
         "grid", grid::late_blocks;
-
-    // Posting to a send queue: its order.
-    no_system_fence: "queue_device.hpp",
-        "    memory::fence<scopeSystem>(memoryOrderRelease);\n    probe(PostPhase::Fenced);" => "    probe(PostPhase::Fenced);",
-        "queue", stale::weak_poster;
-    no_system_fence_in_the_trace: "queue_device.hpp",
-        "    memory::fence<scopeSystem>(memoryOrderRelease);\n    probe(PostPhase::Fenced);" => "    probe(PostPhase::Fenced);",
-        "queue", order::published;
-    payload_released_to_the_gpu_only: "queue_device.hpp",
-        "    memory::fence<scopeSystem>(memoryOrderRelease);\n    probe(PostPhase::Fenced);"
-        => "    memory::fence<scopeDevice>(memoryOrderRelease);\n    probe(PostPhase::Fenced);",
-        "queue", stale::weak_poster;
-    no_fence_before_the_last_doorbell: "queue_device.hpp",
-        "    if (recordInHostMemory != 0) {\n      memory::fence<scopeSystem>(memoryOrderRelease);\n    } else {\n      memory::fence<scopeDevice>(memoryOrderRelease);\n    }\n" => "",
-        "queue", stale::weak_poster;
-    no_fence_before_the_last_doorbell_in_the_trace: "queue_device.hpp",
-        "    if (recordInHostMemory != 0) {\n      memory::fence<scopeSystem>(memoryOrderRelease);\n    } else {\n      memory::fence<scopeDevice>(memoryOrderRelease);\n    }\n" => "",
-        "queue", order::published;
-    record_in_host_memory_released_to_the_gpu_only: "queue_device.hpp",
-        "if (recordInHostMemory != 0) {" => "if (recordInHostMemory == 2) {",
-        "queue", stale::weak_poster;
-    no_record: "queue_device.hpp",
-        "    memory::store<scopeSystem>(record, detail::recordValue(end), memoryOrderRelaxed);\n" => "",
-        "queue", operations::direct;
-    record_and_last_doorbell_swapped: "queue_device.hpp",
-        "    const uint64_t value = detail::doorbellValue(number, end);\n    memory::storeMmio(doorbell, value);\n"
-        => "    const uint64_t value = detail::doorbellValue(number, end);\n",
-        "queue", order::published;
-    no_last_doorbell: "queue_device.hpp",
-        "      memory::fence<scopeDevice>(memoryOrderRelease);\n    }\n    memory::storeMmio(doorbell, value);\n"
-        => "      memory::fence<scopeDevice>(memoryOrderRelease);\n    }\n",
-        "queue", order::published;
-    early_doorbell_only: "queue_device.hpp",
-        "      memory::fence<scopeDevice>(memoryOrderRelease);\n    }\n    memory::storeMmio(doorbell, value);\n"
-        => "      memory::fence<scopeDevice>(memoryOrderRelease);\n    }\n",
-        "queue", stale::weak_poster;
-    completion_not_acquired: "queue_device.hpp",
-        "memory::load<scopeSystem>(words + CompletionWord::offset / 8, memoryOrderAcquire)"
-        => "memory::load<scopeSystem>(words + CompletionWord::offset / 8, memoryOrderRelaxed)",
-        "queue", order::looks_acquire;
-
-    // A shared queue.
-    publisher_does_not_acquire: "queue_device.hpp",
-        "while (memory::load<scopeDevice>(readyWord(end), memoryOrderAcquire)"
-        => "while (memory::load<scopeDevice>(readyWord(end), memoryOrderRelaxed)",
-        "queue", threads::another_threads_request;
-    publisher_does_not_acquire_in_the_trace: "queue_device.hpp",
-        "while (memory::load<scopeDevice>(readyWord(end), memoryOrderAcquire)"
-        => "while (memory::load<scopeDevice>(readyWord(end), memoryOrderRelaxed)",
-        "queue", order::looks_acquire;
-    ready_not_released: "queue_device.hpp",
-        "    memory::fence<scopeDevice>(memoryOrderRelease);\n    for (uint64_t index" => "    for (uint64_t index",
-        "queue", order::published;
-    ready_not_released_on_weak_memory: "queue_device.hpp",
-        "    memory::fence<scopeDevice>(memoryOrderRelease);\n    for (uint64_t index" => "    for (uint64_t index",
-        "queue", stale::weak_posters;
-    ready_without_the_lap: "queue_device.hpp",
-        "      while (memory::load<scopeDevice>(readyWord(end), memoryOrderAcquire) == static_cast<uint32_t>(end + 1)) ++end;"
-        => "      while (end - published < blocks && memory::load<scopeDevice>(readyWord(end), memoryOrderAcquire) != 0) ++end;",
-        "queue", threads::nobody_is_forgotten;
-    pending_not_read_again: "queue_device.hpp",
-        "if (memory::fetchAdd<scopeDevice>(&state->pending, uint64_t{0} - seen, memoryOrderAcqRel) == seen) return;"
-        => "memory::fetchAdd<scopeDevice>(&state->pending, uint64_t{0} - seen, memoryOrderAcqRel);\n      return;",
-        "queue", threads::nobody_is_forgotten;
-    slots_handed_out_twice: "queue_device.hpp",
-        "return hasRoom(first + count) && memory::compareExchange<scopeDevice>(&state->reserved, first, first + count,
-                                                                            memoryOrderRelaxed) == first;"
-        => "if (!hasRoom(first + count)) return false;
-            sched_yield();
-            memory::store<scopeDevice>(&state->reserved, first + count, memoryOrderRelaxed);
-            return true;",
-        "queue", threads::nobody_is_forgotten;
-
-    // Room and completions.
-    no_credit_check: "queue_device.hpp",
-        "    if (end - loadCompleted() <= blocks) return true;\n    consume();" => "    if (end != 0) return true;\n    consume();",
-        "queue", limits::laps;
-    one_slot_too_many: "queue_device.hpp",
-        "    consume();\n    return end - loadCompleted() <= blocks;" => "    consume();\n    return end - loadCompleted() <= blocks + 1;",
-        "queue", limits::budgets;
-    budget_takes_a_slot_of_the_queue_without_room: "queue_device.hpp",
-        "return hasRoom(first + count) && memory::compareExchange" => "return memory::compareExchange",
-        "queue", limits::budgets;
-    owner_without_the_lap: "queue_device.hpp",
-        "const bool lap = (entry & completionEntries) != 0;" => "const bool lap = (entry & (2 * completionEntries)) != 0;",
-        "queue", limits::laps;
-    completion_index_not_widened: "queue_device.hpp",
-        "completed + static_cast<uint16_t>(last.position() - static_cast<uint16_t>(completed));" => "completed * 0 + last.position();",
-        "queue", limits::laps;
-    completed_one_early: "queue_device.hpp",
-        "return loadCompleted() >= ticket;" => "return loadCompleted() + 1 >= ticket;",
-        "queue", limits::budgets;
-    errors_not_looked_at: "queue_device.hpp",
-        "if (last.opcode() != CompletionWord::success) {" => "if (last.opcode() == 0x10) {",
-        "queue", failures::sticky;
-    only_one_code_is_an_error: "queue_device.hpp",
-        "if (last.opcode() != CompletionWord::success) {" => "if (last.opcode() == 0xd) {",
-        "queue", failures::unknown_completions;
-    error_not_sticky: "queue_device.hpp",
-        "    return error();\n  }\n\n  MSCCLPP_DEVICE_INLINE void leave()" => "    return Status::Ok;\n  }\n\n  MSCCLPP_DEVICE_INLINE void leave()",
-        "queue", failures::sticky;
-    waits_blind_to_the_queue: "queue_device.hpp",
-        "        consume();\n        status = error();" => "        (void)this;",
-        "queue", failures::sticky;
-    waits_blind_to_the_connection: "queue_device.hpp",
-        "Status status = detail::stickyError(watch.connection);" => "Status status = Status::Ok;",
-        "queue", limits::aborts;
-    waits_blind_to_the_service: "queue_device.hpp",
-        "status = detail::stickyError(watch.service);" => "(void)watch.service;",
-        "queue", limits::aborts;
-    error_of_a_slot_seen_late: "queue_device.hpp",
-        "if (memory::load<scopeDevice>(&state->consumed, memoryOrderRelaxed) != entry) continue;" => "",
-        "queue", failures::stale_looks;
-    second_poster_not_noticed: "queue_device.hpp",
-        "detail::failQueue(state, causeNotExclusive << 24, ticket());" => ";",
-        "queue_debug", failures::not_exclusive;
-
-    // What is posted.
-    no_bounds_check: "queue_device.hpp",
-        "return (access & kind) != 0 && offset <= size && bytes <= size - offset;" => "(void)offset, (void)bytes; return (access & kind) != 0;",
-        "queue", blocks::bounds;
-    bounds_that_overflow: "queue_device.hpp",
-        "return (access & kind) != 0 && offset <= size && bytes <= size - offset;" => "return (access & kind) != 0 && offset + bytes <= size;",
-        "queue", blocks::bounds;
-    no_access_check: "queue_device.hpp",
-        "return (access & kind) != 0 && offset" => "(void)kind; return offset",
-        "queue", blocks::bounds;
-    absent_ids_not_noticed: "queue_channel_device.hpp",
-        "if (id >= maxMemories) return {0, 0, 0, 0};" => "id %= maxMemories;",
-        "queue", blocks::bounds;
-    alignment_of_sums_not_checked: "queue_channel_device.hpp",
-        "if ((dst.address + dstOffset) % 8 != 0) return Status::InvalidArgument;" => "",
-        "queue", blocks::bounds;
-    results_land_in_user_memory: "queue_channel_device.hpp",
-        "reinterpret_cast<uint64_t>(queue.scratch), queue.scratchKey);" => "to, key);",
-        "queue", operations::direct;
-    pieces_not_moved_on: "queue_channel_device.hpp",
-        "src.address + srcOffset + done, src.key," => "src.address + srcOffset, src.key,",
-        "queue", limits::split;
-    signal_before_its_payload: "queue_channel_device.hpp",
-        "if (part == parts) return writeSignal(request);" => "if (withSignal) { if (part == 0) return writeSignal(request); --part; }",
-        "queue", blocks::as_the_encoder_writes;
-    key_in_the_machines_order: "work_request_device.hpp",
-        "segment(1, bigEndian(address), fields(key, 0));" => "segment(1, bigEndian(address), fields(bigEndian(key), 0));",
-        "queue", blocks::golden;
-    position_not_in_the_request: "work_request_device.hpp",
-        "const uint32_t position = static_cast<uint32_t>(index & 0xffff);" => "const uint32_t position = static_cast<uint32_t>(index & 0xff);",
-        "queue", blocks::golden;
-    last_request_not_signalled: "queue_device.hpp",
-        "const bool tells = signalEvery != 0 || i + 1 == now;" => "const bool tells = signalEvery != 0;",
-        "queue", limits::laps;
 }

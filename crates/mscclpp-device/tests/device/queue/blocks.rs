@@ -2,16 +2,19 @@
 //! The bytes that device code stores: work requests, record, doorbell. No NIC
 //! runs here.
 
+use std::mem::offset_of;
+
 use mlx5_queue::{
     BLOCK_BYTES, DataSegment, DataSegments, Doorbell, DoorbellRecord, Flags, MemoryKey, Operation,
     Payload, QueueIndex, QueueNumber, RemoteAddress, WorkRequest,
 };
 use mscclpp_device::abi::{
     AbiHeader, BasePortChannelDeviceHandle, PortChannelDeviceHandle, QueueChannel,
-    QueueDeviceHandle, QueueForm, QueueMemory, SignalMode, Status,
+    QueueDeviceHandle, QueueForm, QueueMemory, QueueState, SignalMode, Status,
 };
 use mscclpp_softnic::HostBuffer;
 
+use crate::support::end::baton_at;
 use crate::support::{
     Cells, Kernels, Op, Outcome, Rig, Runner, Setup, TestChannel, all_ok, ensure, equal, keep,
     script,
@@ -41,11 +44,19 @@ impl Paper {
         for entry in 0..16 {
             completions.write(entry * 64 + 63, &[0xf1]);
         }
-        let (state, record, doorbell) = (HostBuffer::new(128), Cells::new(1), Cells::new(1));
-        for word in [0, 1, 6] {
-            state.write_u64(word * 8, index);
+        let state = HostBuffer::new(size_of::<QueueState>());
+        let (record, doorbell) = (Cells::new(1), Cells::new(1));
+        for word in [
+            offset_of!(QueueState, reserved),
+            offset_of!(QueueState, limit),
+            offset_of!(QueueState, completed),
+        ] {
+            state.write_u64(word, index);
         }
-        for buffer in [&ring, &completions, &state] {
+        let ready = HostBuffer::new(4 * BLOCKS as usize);
+        let slot = index as usize % BLOCKS as usize;
+        ready.write(slot * 4, &baton_at(index).to_ne_bytes());
+        for buffer in [&ring, &completions, &state, &ready] {
             keep(buffer.clone());
         }
         let memory = |address, key: u32, access| QueueMemory {
@@ -65,7 +76,7 @@ impl Paper {
             state: state.address(),
             ready: match form {
                 QueueForm::Exclusive => 0,
-                QueueForm::Shared => Cells::new(BLOCKS as usize).address(),
+                QueueForm::Shared => ready.address(),
             },
             scratch: LOCAL,
             scratch_key: LOCAL_KEY.to_be(),
@@ -242,6 +253,7 @@ pub(crate) fn as_the_encoder_writes(kernels: &Kernels) -> Outcome {
             Op::of(script::SIGNAL),
             Op::bound(script::GET, 0x100, 1, 0x41),
             Op::accumulate(8, -1),
+            Op::bound(script::PUT_SIGNAL, 2, 3, 0x3f),
         ];
         paper.post(kernels, &ops)?;
         let other = if every {
@@ -275,9 +287,17 @@ pub(crate) fn as_the_encoder_writes(kernels: &Kernels) -> Outcome {
             paper.holds(next(), flags, read)?;
         }
         paper.holds(next(), Flags::SIGNALLED, add(8, u64::MAX))?;
-        paper.announces(0xffff_fffa + 9)?;
+        let list = [local(3, 0x3f).encode()];
+        let write = Operation::Write {
+            remote: remote(2),
+            payload: Payload::Gather(DataSegments::new(&list)),
+            immediate: None,
+        };
+        paper.holds(next(), other, write)?;
+        paper.holds(next(), Flags::SIGNALLED, add(0, 1))?;
+        paper.announces(0xffff_fffa + 11)?;
         // The next slot is untouched.
-        equal("after them", paper.block(0xffff_fffa + 9), [STALE; 64])?;
+        equal("after them", paper.block(0xffff_fffa + 11), [STALE; 64])?;
     }
     // A signal as a write of the next count.
     let paper = Paper::new(QueueForm::Exclusive, SignalMode::InlineWrite, false, 0xfffe);

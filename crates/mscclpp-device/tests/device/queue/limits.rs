@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT
 //! Many posts through small rings: room, counts, wraps, budgets.
 
+use std::mem::offset_of;
 use std::time::Duration;
 
-use mlx5_queue::{Doorbell, Opcode, QueueIndex};
-use mscclpp_device::abi::{PortChannelDeviceHandle, QueueForm, Status};
+use mlx5_queue::Opcode;
+use mscclpp_device::abi::{PortChannelDeviceHandle, QueueState};
+use mscclpp_device::executor::memory::Access;
 use mscclpp_device::executor::{LaunchDims, Model};
-use mscclpp_softnic::{FaultPlan, HostBuffer};
+use mscclpp_softnic::HostBuffer;
 
-use crate::support::script::{self, FLUSH, PUT, PUT_SIGNAL, PUT_SIGNAL_FLUSH, SIGNAL};
+use crate::support::script::{self, FLUSH, PUT_SIGNAL, SIGNAL};
 use crate::support::{Cells, Kernels, Op, Outcome, Rig, Runner, Setup, all_ok, ensure, equal};
 
 /// Twin of the kernel's arguments.
@@ -168,9 +170,42 @@ fn a_few_laps_are_counted_in_rings_of_any_size() {
     laps(&Kernels::of("queue")).unwrap();
 }
 
-/// Positions run across 2^16 and 2^32, where the NIC's 16 bits and the ready words' 32 begin again.
+/// An owner who knows of room does not look at the count of what is complete: once in a lap it does.
+pub(crate) fn looks_at_completions(kernels: &Kernels) -> Outcome {
+    const BLOCKS: u64 = 16;
+    let rig = Rig::new(
+        Setup {
+            blocks: BLOCKS as u32,
+            ..Setup::exclusive()
+        }
+        .modelled(),
+    );
+    let own = &rig.ends[0];
+    let completed = own.state.address() as usize + offset_of!(QueueState, completed);
+    for lap in 0..3 {
+        for posts in [1, BLOCKS - 1] {
+            let trace = rig.trace();
+            Runner::on(&rig, kernels, &trace).run(&vec![Op::of(SIGNAL); posts as usize])?;
+            let looked = trace.events().iter().any(|event| {
+                matches!(event.access, Access::Load { address, .. } if address == completed)
+            });
+            let first = posts == 1;
+            equal(&format!("lap {lap}, {posts} posts: looked"), looked, first)?;
+        }
+        all_ok(&Runner::direct(&rig, kernels).run(&[Op::of(FLUSH)])?)?;
+    }
+    rig.no_violations()
+}
+
+#[test]
+fn an_owner_looks_at_completions_once_a_lap() {
+    looks_at_completions(&Kernels::of("queue")).unwrap();
+}
+
+/// Positions run across 2^32, 2^16, where the NIC's 16 bits begin again, and 2^31, where the
+/// ready words do.
 pub(crate) fn wraps(kernels: &Kernels) -> Outcome {
-    for start in [0, (1 << 32) - (1 << 16)] {
+    for start in [0, (1 << 31) - (1 << 16), (1 << 32) - (1 << 16)] {
         let from = |setup| Setup { start, ..setup };
         counted(kernels, from(Setup::exclusive()), 1, 34_000, 60)?;
         counted(kernels, from(Setup::default()), 2, 17_000, 60)?;
@@ -242,132 +277,4 @@ pub(crate) fn split(kernels: &Kernels) -> Outcome {
 #[test]
 fn larger_transfers_than_the_queue_holds_go_in_pieces() {
     split(&Kernels::of("queue")).unwrap();
-}
-
-fn stopped(form: QueueForm, blocks: u32) -> Rig {
-    let mut setup = Setup {
-        form,
-        blocks,
-        ..Setup::default()
-    };
-    setup.nic.faults.never_execute = true;
-    Rig::new(setup)
-}
-
-/// A NIC that takes doorbells and does nothing.
-pub(crate) fn budgets(kernels: &Kernels) -> Outcome {
-    for form in [QueueForm::Exclusive, QueueForm::Shared] {
-        let rig = stopped(form, 8);
-        let own = &rig.ends[0];
-        let runner = Runner::direct(&rig, kernels);
-        let timeout = Status::Timeout as u64;
-        // Never Ok before it is complete.
-        let flushes = [0, 1, 50].map(|budget| Op::of(FLUSH).value(budget));
-        let mut ops = vec![Op::of(SIGNAL)];
-        ops.extend(flushes);
-        equal("one flush", &runner.run(&ops)?[1..], &[timeout; 3])?;
-        // There is room for it; its flush is in vain.
-        let post = Op::bound(PUT_SIGNAL_FLUSH, 0, 0, 8);
-        equal("a post", runner.run(&[post.value(10)])?, vec![timeout])?;
-        equal("slots taken", own.reserved(), 3)?;
-        // One is free then, and a post needs two.
-        all_ok(&runner.run(&[Op::of(SIGNAL); 4])?)?;
-        let results = runner.run(&[0, 0, 1, 50].map(|budget| post.value(budget)))?;
-        equal("posts", results, vec![timeout; 4])?;
-        equal("slots taken", own.reserved(), 7)?;
-        all_ok(&runner.run(&[Op::of(SIGNAL)])?)?;
-        let results = runner.run(&[0, 0, 1, 50].map(|budget| post.value(budget)))?;
-        equal("posts", results, vec![timeout; 4])?;
-        equal("slots taken", own.reserved(), 8)?;
-
-        // The NIC goes on: what was posted is executed, each once. It counts from the next doorbell.
-        rig.devices[0].set_faults(FaultPlan::default());
-        let ring = Doorbell::new(own.pair.number(), QueueIndex::new(8));
-        own.pair.page().ring(ring);
-        all_ok(&runner.run(&[Op::of(FLUSH), post])?)?;
-        equal("signals", rig.ends[1].signals(), 8)?;
-        equal("slots taken", own.reserved(), 10)?;
-        rig.no_violations()?;
-    }
-    Ok(())
-}
-
-#[test]
-fn a_budget_ends_with_timeout_and_never_early_and_takes_no_slot_without_room() {
-    budgets(&Kernels::of("queue")).unwrap();
-}
-
-/// A budget that is used up within a transfer of several pieces: whole pieces were posted, the
-/// signal was not, and the queue goes on.
-#[test]
-fn a_budget_used_up_between_pieces_leaves_a_queue_that_goes_on() {
-    let kernels = Kernels::of("queue");
-    for form in [QueueForm::Exclusive, QueueForm::Shared] {
-        let mut setup = Setup {
-            form,
-            blocks: 4,
-            max_message: 8,
-            ..Setup::default()
-        };
-        setup.nic.faults.never_execute = true;
-        let rig = Rig::new(setup);
-        let own = &rig.ends[0];
-        let runner = Runner::direct(&rig, &kernels);
-        let post = Op::bound(PUT_SIGNAL_FLUSH, 0, 0, 64);
-        let results = runner.run(&[post.value(10)]).unwrap();
-        assert_eq!(results, [Status::Timeout as u64]);
-        assert_eq!(own.reserved(), 4);
-        rig.devices[0].set_faults(FaultPlan::default());
-        let ring = Doorbell::new(own.pair.number(), QueueIndex::new(4));
-        own.pair.page().ring(ring);
-        all_ok(&runner.run(&[post]).unwrap()).unwrap();
-        assert_eq!((rig.ends[1].signals(), own.reserved()), (1, 13));
-        rig.no_violations().unwrap();
-    }
-}
-
-/// Waiting for room or for completions of a NIC that has stopped ends by either status word.
-pub(crate) fn aborts(kernels: &Kernels) -> Outcome {
-    for form in [QueueForm::Exclusive, QueueForm::Shared] {
-        for (which, status) in [(0, Status::PeerDown), (1, Status::Aborted)] {
-            for waits in [Op::of(FLUSH), Op::same(PUT, 0, 8), Op::of(script::WAIT)] {
-                let rig = stopped(form, 2);
-                let own = &rig.ends[0];
-                match which {
-                    0 => own.status.fail(status),
-                    _ => own.fifo.status.fail(status),
-                }
-                let runner = Runner {
-                    limit: Duration::from_secs(5),
-                    ..Runner::direct(&rig, kernels)
-                };
-                let results = runner.run(&[Op::of(SIGNAL), Op::of(SIGNAL), waits])?;
-                equal(&format!("{waits:?}"), results[2], status as u64)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn either_status_word_ends_what_waits_for_a_queue() {
-    aborts(&Kernels::of("queue")).unwrap();
-}
-
-/// Who calls again and again with a budget of a look or two learns of an error, too.
-pub(crate) fn small_budgets(kernels: &Kernels) -> Outcome {
-    for form in [QueueForm::Exclusive, QueueForm::Shared] {
-        let rig = stopped(form, 2);
-        rig.ends[0].status.fail(Status::PeerDown);
-        let runner = Runner::direct(&rig, kernels);
-        let flushes = [0, 1].map(|budget| Op::of(FLUSH).value(budget));
-        let results = runner.run(&[Op::of(SIGNAL), flushes[0], flushes[1]])?;
-        equal("flushes", &results[1..], &[Status::PeerDown as u64; 2])?;
-    }
-    Ok(())
-}
-
-#[test]
-fn a_budget_of_a_look_or_two_still_learns_of_an_error() {
-    small_budgets(&Kernels::of("queue")).unwrap();
 }
