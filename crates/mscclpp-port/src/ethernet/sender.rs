@@ -248,8 +248,6 @@ impl Sender {
             self.staging
                 .store(matches!(pumped, Ok(Pumped::Staging)), SeqCst);
             drop(wire);
-            self.staging
-                .store(matches!(pumped, Ok(Pumped::Staging)), SeqCst);
             match pumped {
                 Ok(Pumped::Done) if self.kicked.load(SeqCst) => {}
                 other => return other,
