@@ -83,6 +83,40 @@ fn started_either_way_it_is_not_to_be_foretold() {
     assert_eq!(rig.device.take_violations(), []);
 }
 
+/// A record that is read late tells less than doorbells that came meanwhile.
+#[test]
+fn a_record_read_late_does_not_move_the_queue_back() {
+    for trigger in [TriggerMode::Either, TriggerMode::Record] {
+        for seed in 0..20 {
+            let memory = SlowMemory::new(seed);
+            let config = DeviceConfig {
+                trigger,
+                seed,
+                engine: EngineMode::Thread,
+                ..DeviceConfig::default()
+            };
+            let mut rig = Rig::within(config, &Setup::default(), &|buffer| memory.range(buffer));
+            for _ in 0..10 {
+                memory.stall(true);
+                for _ in 0..6 {
+                    rig.a.write(Flags::SIGNALLED, Operation::Nop);
+                    rig.a.publish();
+                }
+                memory.stall(false);
+                for _ in 0..6 {
+                    let failure = rig.a.wait().failure();
+                    assert_eq!(
+                        (failure, rig.device.take_violations()),
+                        (None, vec![]),
+                        "{trigger:?}"
+                    );
+                }
+            }
+            assert_eq!(rig.device.take_violations(), [], "{trigger:?}, seed {seed}");
+        }
+    }
+}
+
 #[test]
 fn a_polled_record_needs_no_doorbell() {
     let mut rig = rig(TriggerMode::PollRecord, EngineMode::Thread);

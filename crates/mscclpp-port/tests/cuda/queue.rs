@@ -42,6 +42,8 @@ struct End {
     channel: PortChannel,
     connection: Connection,
     // Stands below the channel, which holds it as well.
+    /// A service that is gone ends what waits on its channels.
+    _service: ProxyService,
     _communicator: Communicator,
 }
 
@@ -94,6 +96,7 @@ fn end(
         buffer,
         channel,
         connection,
+        _service: service,
         _communicator: communicator,
     }
 }

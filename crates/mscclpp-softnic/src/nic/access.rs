@@ -42,9 +42,13 @@ pub(crate) struct QueueLife {
 /// Why a record is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordReason {
-    /// A doorbell with these low bits; true if the queue starts from it in any
-    /// case.
-    Doorbell(u16, bool),
+    /// A doorbell, when requests up to an index were announced.
+    Doorbell {
+        value: u16,
+        /// The queue started from the doorbell itself.
+        at_once: bool,
+        announced: QueueIndex,
+    },
     Poll,
     Audit,
 }

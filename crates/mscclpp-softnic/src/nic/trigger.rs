@@ -110,6 +110,13 @@ impl QueuePair {
         if c.config.faults.never_execute {
             return;
         }
+        let back = self.send.ahead(self.send.audit.doorbell, value).is_some();
+        // The record, which a NIC may read while doorbells are on their way, may have told more.
+        let known = !back
+            && self
+                .send
+                .ahead(self.send.announced.low16(), value)
+                .is_some();
         self.send.audit.doorbell = value;
         self.send.audit.rung += 1;
         let at_once = match self.trigger {
@@ -121,11 +128,15 @@ impl QueuePair {
             TriggerMode::Either => c.rng.bool(),
             TriggerMode::PollRecord => return,
         };
-        if at_once {
+        if at_once && !known {
             self.announce(c, value);
         }
         if !at_once || !c.config.checks.audit_interval.is_zero() {
-            let reason = RecordReason::Doorbell(value, at_once);
+            let reason = RecordReason::Doorbell {
+                value,
+                at_once,
+                announced: self.send.announced,
+            };
             self.send.read_record(c, self.life, reason);
         }
     }
@@ -150,15 +161,22 @@ impl QueuePair {
                 self.send.audit.polling = false;
                 self.announce(c, record);
             }
-            RecordReason::Doorbell(value, at_once) => {
+            RecordReason::Doorbell {
+                value,
+                at_once,
+                announced,
+            } => {
                 let early = self.send.ahead(value, record).is_some();
                 self.send.audit.early = early;
                 if at_once {
                     return;
                 }
+                // Another doorbell, or a later read of the record, may have overtaken this one.
+                let index = announced.at_or_after(record);
+                let since = self.send.announced.distance_from(announced);
                 if early {
                     c.counters.doorbells_dropped += 1;
-                } else {
+                } else if index.distance_from(announced) > since {
                     self.announce(c, record);
                 }
             }

@@ -121,7 +121,10 @@ fn beside_a_proxy(context: &Context, backend: &'static Backend) -> TestResult {
     };
     let memory = (fixture.communicator).register_memory_with(&buffer, 0..buffer.len(), options)?;
     let on_queue = fixture.endpoint;
-    fixture.endpoint = EndpointConfig::new(TransportKind::Ethernet);
+    fixture.endpoint = EndpointConfig {
+        device: on_queue.device,
+        ..EndpointConfig::new(TransportKind::Ethernet)
+    };
     let proxied = fixture.pair(0, &memory, &memory)?;
     let handle = proxied.channel.device_handle().base;
     ensure!(
