@@ -23,6 +23,7 @@
 #define MSCCLPP_DEVICE_INLINE __forceinline__ __device__
 #define MSCCLPP_HOST_DEVICE_INLINE __forceinline__ __host__ __device__
 #define MSCCLPP_DEVICE_NOINLINE inline __noinline__ __device__
+#define MSCCLPP_UNROLL _Pragma("unroll")
 
 #else  // a host compiler
 
@@ -36,6 +37,7 @@
 #define MSCCLPP_DEVICE_INLINE inline
 #define MSCCLPP_HOST_DEVICE_INLINE inline
 #define MSCCLPP_DEVICE_NOINLINE inline __attribute__((noinline))
+#define MSCCLPP_UNROLL
 
 #include <mscclpp/host_device.hpp>
 

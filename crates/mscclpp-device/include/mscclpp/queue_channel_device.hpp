@@ -40,15 +40,9 @@ struct QueueChannel {
     if (!dst.holds(QueueMemory::remote, dstOffset, size)) return Status::InvalidArgument;
     if (!src.holds(QueueMemory::local, srcOffset, size)) return Status::InvalidArgument;
     probe(PostPhase::Checked);
-    const uint64_t parts = partsOf(size);
-    const auto write = [&](const detail::WorkRequest& request, uint64_t part) {
-      if (part == parts) return writeSignal(request);
-      if (size == 0) return request.nop();
-      const uint64_t done = part * queue.maxMessage;
-      request.write(dst.address + dstOffset + done, dst.key, src.address + srcOffset + done, src.key,
-                    partBytes(size, done));
-    };
-    return queue.post(parts + (withSignal ? 1 : 0), write, ticket, maxSpinCount, watch, probe);
+    const Transfer transfer{detail::opcodeWrite, dst.key,   src.key, dst.address + dstOffset, src.address + srcOffset,
+                            size,                withSignal};
+    return post(transfer, ticket, maxSpinCount, watch, probe);
   }
 
   /// Posts a read of the peer's memory.
@@ -56,14 +50,10 @@ struct QueueChannel {
                                    uint64_t toOffset, uint64_t size, QueueWatch watch) {
     if (!from.holds(QueueMemory::remote, fromOffset, size)) return Status::InvalidArgument;
     if (!to.holds(QueueMemory::local, toOffset, size)) return Status::InvalidArgument;
-    const auto write = [&](const detail::WorkRequest& request, uint64_t part) {
-      if (size == 0) return request.nop();
-      const uint64_t done = part * queue.maxMessage;
-      request.read(from.address + fromOffset + done, from.key, to.address + toOffset + done, to.key,
-                   partBytes(size, done));
-    };
+    const Transfer transfer{detail::opcodeRead, from.key, to.key, from.address + fromOffset, to.address + toOffset,
+                            size,               false};
     uint64_t ticket;
-    return queue.post(partsOf(size), write, ticket, -1, watch);
+    return post(transfer, ticket, -1, watch, NoProbe());
   }
 
   MSCCLPP_DEVICE_INLINE Status signal(QueueWatch watch) {
@@ -88,13 +78,44 @@ struct QueueChannel {
   }
 
  private:
-  MSCCLPP_DEVICE_INLINE uint64_t partsOf(uint64_t size) const {
-    return size == 0 ? 1 : (size - 1) / queue.maxMessage + 1;
-  }
+  /// Bytes between local memory and the peer's, in requests of maxMessage at most, and perhaps a
+  /// signal behind them.
+  struct Transfer {
+    uint32_t opcode;
+    uint32_t remoteKey, localKey;
+    uint64_t remote, local;
+    uint64_t size;
+    bool withSignal;
 
-  MSCCLPP_DEVICE_INLINE uint32_t partBytes(uint64_t size, uint64_t done) const {
-    const uint64_t left = size - done;
-    return static_cast<uint32_t>(left < queue.maxMessage ? left : queue.maxMessage);
+    MSCCLPP_DEVICE_INLINE void write(const detail::WorkRequest& request, uint64_t done, uint64_t most) const {
+      if (size == 0) return request.nop();
+      const uint64_t bytes = size - done < most ? size - done : most;
+      request.transfer(opcode, remote + done, remoteKey, local + done, localKey, static_cast<uint32_t>(bytes));
+    }
+  };
+
+  /// One part in one piece is what posts mostly are: it has no loop, no division, and copies nothing.
+  template <typename Probe>
+  MSCCLPP_DEVICE_INLINE Status post(const Transfer& transfer, uint64_t& ticket, int64_t maxSpinCount, QueueWatch watch,
+                                    Probe probe) {
+    const uint64_t signals = transfer.withSignal ? 1 : 0;
+    if (transfer.size <= queue.maxMessage && queue.takesAtOnce(1 + signals)) {
+      const auto write = [&](const detail::WorkRequest& request, uint64_t i) {
+        if (i == 1) return writeSignal(request);
+        transfer.write(request, 0, transfer.size);
+      };
+      return queue.post(1 + signals, write, ticket, maxSpinCount, watch, probe);
+    }
+    const uint64_t parts = transfer.size == 0 ? 1 : (transfer.size - 1) / queue.maxMessage + 1;
+    const auto write = [channel = *this, transfer, parts](const detail::WorkRequest& request, uint64_t part) {
+      if (part == parts) return channel.writeSignal(request);
+      transfer.write(request, part * channel.queue.maxMessage, channel.queue.maxMessage);
+    };
+    uint64_t last;
+    const Status status =
+        QueueDeviceHandle::postInPieces(queue, parts + signals, write, &last, maxSpinCount, watch);
+    ticket = last;
+    return status;
   }
 
   /// Old values land in the queue's own scratch word, never in memory of the user.

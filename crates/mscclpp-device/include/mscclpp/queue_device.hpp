@@ -27,6 +27,9 @@ enum class SignalMode : uint32_t {
 struct alignas(64) QueueState {
   /// Requests handed out.
   uint64_t reserved;
+  /// Exclusive form: requests for which the owner knows that there is room. Beside `reserved`, so that
+  /// one load reads both.
+  uint64_t limit;
   /// Requests known to be complete.
   uint64_t completed;
   /// Sticky; its detail is syndrome, vendor syndrome, opcode, cause, a byte each from the lowest.
@@ -37,11 +40,6 @@ struct alignas(64) QueueState {
   uint64_t inUse;
   /// Completion entries consumed.
   uint64_t consumed;
-  /// Shared form: requests announced to the NIC.
-  uint64_t published;
-  /// Shared form: posts that the publishing thread has to look at.
-  uint64_t pending;
-  uint64_t reservedForLater[8];
 };
 
 /// Memory that requests can name; twin of `abi::QueueMemory`.
@@ -155,7 +153,8 @@ struct QueueDeviceHandle {
   /// `completionEntries` entries of 64 bytes.
   const uint64_t* completions;
   QueueState* state;
-  /// Shared form: for each slot the position after the last request written there, 32 bits.
+  /// Shared form: for each slot a word that says that the request at a position is ready, or that
+  /// the post that begins there is to announce it; see publishShared(). Zero at first.
   uint32_t* ready;
   /// Where results of atomics land; nobody reads them.
   uint64_t* scratch;
@@ -170,40 +169,42 @@ struct QueueDeviceHandle {
   uint32_t signalEvery;
   uint64_t maxMessage;
 
-  /// Posts `count` requests, calling `write(request, i)` for each. More than half of the ring at
-  /// once goes in pieces, each published by itself, in order.
+  /// Whether so many requests go in one piece: half of the ring at most.
+  MSCCLPP_DEVICE_INLINE bool takesAtOnce(uint64_t count) const { return count <= blocks / 2; }
+
+  /// Posts `count` requests, calling `write(request, i)` for each, in one piece; see takesAtOnce().
   ///
-  /// Waits for room: until there is some, the queue has failed, a status word of `watch` says so, or
-  /// `maxSpinCount` looks were in vain (negative: for ever). Slots are taken only when there is
-  /// room, and those that were taken are always published. After an error or Timeout whole pieces
-  /// may have been posted, never the last.
+  /// Waits for room. A budget (`maxSpinCount`, negative for none) or an exclusive queue takes slots
+  /// when there is room; until then the wait ends also by an error of the queue, by a status word of
+  /// `watch`, or by the budget. Without a budget a shared queue hands out the slots first. A slot that
+  /// was handed out is always filled, else nothing behind it would ever be announced: such a wait
+  /// ends only by room or by what ends the whole of the queue, its error or that of its connection,
+  /// never by the word of a service. An error means that nothing was posted.
   /// @param ticket then says when it is complete; see poll().
   template <typename Write, typename Probe = NoProbe>
   MSCCLPP_DEVICE_INLINE Status post(uint64_t count, Write write, uint64_t& ticket, int64_t maxSpinCount,
                                     QueueWatch watch, Probe probe = Probe()) {
-    Status status = enter();
-    const uint64_t most = blocks / 2;
+    enter();
+    const Status status = postPiece(count, 0, write, ticket, maxSpinCount, watch, probe);
+    leave();
+    return status;
+  }
+
+  /// The same for any count: in pieces, each published by itself, in order. After an error or Timeout
+  /// whole pieces may have been posted, never the last. A function of its own, which gets copies:
+  /// only what is out of the ordinary comes here. `write` refers to nothing that the caller has.
+  template <typename Write>
+  static MSCCLPP_DEVICE_NOINLINE Status postInPieces(QueueDeviceHandle queue, uint64_t count, Write write,
+                                                     uint64_t* ticket, int64_t maxSpinCount, QueueWatch watch) {
+    queue.enter();
+    const uint64_t most = queue.blocks / 2;
+    Status status = Status::Ok;
     for (uint64_t done = 0; status == Status::Ok && done < count;) {
-      uint64_t now = count - done < most ? count - done : most;
-      uint64_t first;
-      status = form == QueueForm::Shared ? reserveShared(now, first, maxSpinCount, watch)
-                                         : reserveExclusive(now, first, maxSpinCount, watch);
-      if (status != Status::Ok) break;
-      probe(PostPhase::Reserved);
-      for (uint64_t i = 0; i < now; ++i) {
-        const bool tells = signalEvery != 0 || i + 1 == now;
-        write(request(first + i, tells), done + i);
-      }
-      probe(PostPhase::Written);
-      if (form == QueueForm::Shared) {
-        publishShared(first, now, probe);
-      } else {
-        publishExclusive(first + now, probe);
-      }
-      ticket = first + now;
+      const uint64_t now = count - done < most ? count - done : most;
+      status = queue.postPiece(now, done, write, *ticket, maxSpinCount, watch, NoProbe());
       done += now;
     }
-    leave();
+    queue.leave();
     return status;
   }
 
@@ -261,16 +262,14 @@ struct QueueDeviceHandle {
     return {sendRing + slot * (detail::blockBytes / 8), number, index, tells ? detail::completeAlways : 0};
   }
 
-  /// Fails at once on a queue that has failed. Debug builds see a second thread in an exclusive
-  /// queue.
-  MSCCLPP_DEVICE_INLINE Status enter() {
+  /// Debug builds see a second thread in an exclusive queue.
+  MSCCLPP_DEVICE_INLINE void enter() {
 #if defined(MSCCLPP_DEBUG)
     if (form == QueueForm::Exclusive &&
         memory::fetchAdd<scopeDevice>(&state->inUse, uint64_t{1}, memoryOrderRelaxed) != 0) {
       detail::failQueue(state, causeNotExclusive << 24, ticket());
     }
 #endif
-    return error();
   }
 
   MSCCLPP_DEVICE_INLINE void leave() {
@@ -281,34 +280,102 @@ struct QueueDeviceHandle {
 #endif
   }
 
+  /// Requests `from`.. of a post, `count` of them.
+  template <typename Write, typename Probe>
+  MSCCLPP_DEVICE_INLINE Status postPiece(uint64_t count, uint64_t from, Write& write, uint64_t& ticket,
+                                         int64_t maxSpinCount, QueueWatch watch, Probe probe) {
+    uint64_t first;
+    const bool shared = form == QueueForm::Shared;
+    const Status status = shared ? reserveShared(count, first, maxSpinCount, watch)
+                                 : reserveExclusive(count, first, maxSpinCount, watch);
+    if (status != Status::Ok) return status;
+    probe(PostPhase::Reserved);
+    // Wanted when the requests are written: so nobody waits for it.
+    const uint32_t found = shared ? loadReady(first) : 0;
+    for (uint64_t i = 0; i < count; ++i) {
+      const bool tells = signalEvery != 0 || i + 1 == count;
+      write(request(first + i, tells), from + i);
+    }
+    probe(PostPhase::Written);
+    if (shared) {
+      publishShared(first, count, found, probe);
+    } else {
+      publishExclusive(first + count, probe);
+    }
+    ticket = first + count;
+    return Status::Ok;
+  }
+
   /// Whether the slots before `end` may be written: a completion covers what they held.
   MSCCLPP_DEVICE_INLINE bool hasRoom(uint64_t end) {
-    if (end - loadCompleted() <= blocks) return true;
-    consume();
-    return end - loadCompleted() <= blocks;
+    uint64_t completed = loadCompleted();
+    if (end - completed > blocks) {
+      consume();
+      completed = loadCompleted();
+      if (end - completed > blocks) return false;
+    }
+    if (form == QueueForm::Exclusive) {
+      memory::store<scopeDevice>(&state->limit, completed + blocks, memoryOrderRelaxed);
+    }
+    return true;
   }
 
+  /// Functions of their own, with copies, as is postInPieces(): a post that finds room has nothing
+  /// of them in its way.
+  static MSCCLPP_DEVICE_NOINLINE Status waitForRoom(QueueDeviceHandle queue, uint64_t end, int64_t maxSpinCount,
+                                                    QueueWatch watch) {
+    return queue.waitUntil([&] { return queue.hasRoom(end); }, maxSpinCount, watch);
+  }
+
+  struct Slots {
+    Status status;
+    uint64_t first;
+  };
+
+  /// Slots of a shared queue, taken only when there is room.
+  static MSCCLPP_DEVICE_NOINLINE Slots takeWithRoom(QueueDeviceHandle queue, uint64_t count, int64_t maxSpinCount,
+                                                    QueueWatch watch) {
+    Slots slots{queue.error(), 0};
+    if (slots.status != Status::Ok) return slots;
+    uint64_t* reserved = &queue.state->reserved;
+    const auto take = [&] {
+      slots.first = memory::load<scopeDevice>(reserved, memoryOrderRelaxed);
+      const uint64_t end = slots.first + count;
+      return queue.hasRoom(end) &&
+             memory::compareExchange<scopeDevice>(reserved, slots.first, end, memoryOrderRelaxed) == slots.first;
+    };
+    slots.status = queue.waitUntil(take, maxSpinCount, watch);
+    return slots;
+  }
+
+  /// What is known to be free was acquired by the owner who looked, and from him by the next.
   MSCCLPP_DEVICE_INLINE Status reserveExclusive(uint64_t count, uint64_t& first, int64_t maxSpinCount,
                                                 QueueWatch watch) {
-    first = memory::load<scopeDevice>(&state->reserved, memoryOrderRelaxed);
+    uint64_t limit;
+    memory::loadPair(&state->reserved, first, limit);
+    const Status failed = error();
+    if (failed != Status::Ok) return failed;
     const uint64_t end = first + count;
-    if (hasRoom(end)) return Status::Ok;
-    return waitUntil([&] { return hasRoom(end); }, maxSpinCount, watch);
+    if (end <= limit) return Status::Ok;
+    return waitForRoom(*this, end, maxSpinCount, watch);
   }
 
-  /// Slots are taken only when there is room: a thread that gave up while it waited for room of its
-  /// own would leave a gap, behind which nothing is ever announced. Without a budget a piece may
-  /// become smaller; else a large one would wait for as long as others post small ones.
-  MSCCLPP_DEVICE_INLINE Status reserveShared(uint64_t& count, uint64_t& first, int64_t maxSpinCount,
-                                             QueueWatch watch) {
-    const auto take = [&] {
-      first = memory::load<scopeDevice>(&state->reserved, memoryOrderRelaxed);
-      if (maxSpinCount < 0 && count > 1 && !hasRoom(first + count)) count = 1;
-      return hasRoom(first + count) && memory::compareExchange<scopeDevice>(&state->reserved, first, first + count,
-                                                                            memoryOrderRelaxed) == first;
-    };
-    if (maxSpinCount < 0 && take()) return Status::Ok;
-    return waitUntil(take, maxSpinCount, watch);
+  MSCCLPP_DEVICE_INLINE Status reserveShared(uint64_t count, uint64_t& first, int64_t maxSpinCount, QueueWatch watch) {
+    if (maxSpinCount >= 0) {
+      const Slots slots = takeWithRoom(*this, count, maxSpinCount, watch);
+      first = slots.first;
+      return slots.status;
+    }
+    // The loads do not wait for the slots.
+    first = memory::fetchAdd<scopeDevice>(&state->reserved, count, memoryOrderRelaxed);
+    const Status failed = error();
+    const uint64_t completed = loadCompleted();
+    // A gap in a queue that has failed is in nobody's way.
+    if (failed != Status::Ok) return failed;
+    const uint64_t end = first + count;
+    if (end - completed <= blocks) return Status::Ok;
+    // The slots are taken: only what ends the whole of the queue ends this.
+    return waitForRoom(*this, end, -1, {watch.connection, nullptr});
   }
 
   template <typename Probe>
@@ -317,37 +384,83 @@ struct QueueDeviceHandle {
     memory::store<scopeDevice>(&state->reserved, end, memoryOrderRelaxed);
   }
 
-  /// Requests are announced in the order of their slots, by one thread at a time: whoever raises
-  /// `pending` from zero. It announces what is ready without a gap and goes on until it has looked
-  /// after every other thread's post was counted; the others return at once.
-  template <typename Probe>
-  MSCCLPP_DEVICE_INLINE void publishShared(uint64_t first, uint64_t count, Probe probe) {
-    // Payload and requests, for the thread that announces them.
-    memory::fence<scopeDevice>(memoryOrderRelease);
-    for (uint64_t index = first; index < first + count; ++index) {
-      memory::store<scopeDevice>(readyWord(index), static_cast<uint32_t>(index + 1), memoryOrderRelaxed);
-    }
-    if (memory::fetchAdd<scopeDevice>(&state->pending, uint64_t{1}, memoryOrderAcqRel) != 0) return;
-    uint64_t published = memory::load<scopeDevice>(&state->published, memoryOrderRelaxed);
-    for (;;) {
-      const uint64_t seen = memory::load<scopeDevice>(&state->pending, memoryOrderAcquire);
-      uint64_t end = published;
-      while (memory::load<scopeDevice>(readyWord(end), memoryOrderAcquire) == static_cast<uint32_t>(end + 1)) ++end;
-      if (end != published) {
-        ring(end, probe);
-        published = end;
-        memory::store<scopeDevice>(&state->published, end, memoryOrderRelaxed);
-      }
-      if (memory::fetchAdd<scopeDevice>(&state->pending, uint64_t{0} - seen, memoryOrderAcqRel) == seen) return;
-    }
-  }
+  /// Says that the request at `index` is in its slot.
+  static MSCCLPP_DEVICE_INLINE uint32_t readyAt(uint64_t index) { return (static_cast<uint32_t>(index) << 1) | 1; }
+
+  /// Says that all before `index` is announced, and that who posts `index` announces what follows.
+  static MSCCLPP_DEVICE_INLINE uint32_t batonAt(uint64_t index) { return static_cast<uint32_t>(index) << 1; }
 
   MSCCLPP_DEVICE_INLINE uint32_t* readyWord(uint64_t index) const { return ready + (index & (blocks - 1)); }
 
+  MSCCLPP_DEVICE_INLINE uint32_t loadReady(uint64_t index) const {
+    return memory::load<scopeDevice>(readyWord(index), memoryOrderRelaxed);
+  }
+
+  /// Requests are announced in the order of their slots, by one thread at a time: who has the baton,
+  /// which lies in the ready word of the first request that is not announced, unless a thread has it.
+  /// That request's poster takes it, announces its own post, then what others have made ready
+  /// behind it, and leaves the baton in the next word. A post that finds no baton makes its first
+  /// word ready and leaves the rest to whoever comes by. Both change that word by compare-and-swap,
+  /// so one of them sees the other: no post is forgotten, and none announced twice.
+  ///
+  /// Each lap changes each word, so that a word tells of this lap or of the last one.
+  template <typename Probe>
+  MSCCLPP_DEVICE_INLINE void publishShared(uint64_t first, uint64_t count, uint32_t found, Probe probe) {
+    for (uint64_t index = first + 1; index < first + count; ++index) {
+      memory::store<scopeDevice>(readyWord(index), readyAt(index), memoryOrderRelaxed);
+    }
+    // A baton that is there already is nobody else's to take.
+    if (found != batonAt(first)) {
+      // Payload, requests and the words behind the first, for the thread that announces them.
+      memory::fence<scopeDevice>(memoryOrderRelease);
+      // Only a baton can have come since.
+      if (memory::compareExchange<scopeDevice>(readyWord(first), found, readyAt(first), memoryOrderRelaxed) == found) {
+        return;
+      }
+    }
+    uint64_t end = first + count;
+    for (;;) {
+      const uint32_t next = loadReady(end);  // read while the NIC is told
+      ring(end, probe);
+      // Behind the doorbell, so that the next one's comes after it. Who takes the baton acquires, by
+      // the fence in ring().
+      if (next != readyAt(end) &&
+          memory::compareExchange<scopeDevice>(readyWord(end), next, batonAt(end), memoryOrderRelease) == next) {
+        return;
+      }
+      // It is ready. The same is true where scan() ended inside of a post, because it had not seen
+      // the post's later words yet: they were stored and released before the first one was made
+      // ready, which scan() has seen; the fence in ring() has acquired it since, so that the
+      // compare-and-swap finds them. The baton is never left inside of a post.
+      end = scan(end + 1);
+    }
+  }
+
+  /// The first index from `index` on that is not ready, as far as one sees at a glance: loads that are
+  /// under way together, in no order. What they tell is acquired by the fence in ring().
+  MSCCLPP_DEVICE_INLINE uint64_t scan(uint64_t index) const {
+    constexpr uint32_t glance = 16;
+    for (;;) {
+      uint32_t words[glance];
+      MSCCLPP_UNROLL
+      for (uint32_t i = 0; i < glance; ++i) words[i] = loadReady(index + i);
+      uint32_t seen = 0;
+      MSCCLPP_UNROLL
+      for (uint32_t i = 0; i < glance; ++i) {
+        if (seen == i && words[i] == readyAt(index + i)) seen = i + 1;
+      }
+      index += seen;
+      if (seen != glance) return index;
+    }
+  }
+
+  /// Tells the NIC of all before `end`. The first fence releases at system scope what the thread
+  /// itself wrote and, on a shared queue, what it acquires by the same fence from those who made
+  /// requests ready.
   template <typename Probe>
   MSCCLPP_DEVICE_INLINE void ring(uint64_t end, Probe probe) {
     probe(PostPhase::Ready);
-    memory::fence<scopeSystem>(memoryOrderRelease);
+    memory::fence<scopeSystem>(memoryOrderAcqRel);
     probe(PostPhase::Fenced);
     const uint64_t value = detail::doorbellValue(number, end);
     memory::storeMmio(doorbell, value);
@@ -365,7 +478,7 @@ struct QueueDeviceHandle {
   MSCCLPP_DEVICE_INLINE void consume() { detail::consumeCompletions(completions, completionEntries, state); }
 };
 
-static_assert(sizeof(QueueState) == 128 && alignof(QueueState) == 64, "the mirror in Rust has this layout");
+static_assert(sizeof(QueueState) == 64 && alignof(QueueState) == 64, "the mirror in Rust has this layout");
 static_assert(sizeof(QueueMemory) == 24, "the mirror in Rust has this layout");
 static_assert(sizeof(QueueDeviceHandle) == 104, "the mirror in Rust has this layout");
 

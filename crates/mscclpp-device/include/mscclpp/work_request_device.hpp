@@ -57,16 +57,12 @@ struct WorkRequest {
     remote(0, 0);
   }
 
-  MSCCLPP_DEVICE_INLINE void write(uint64_t to, uint32_t toKey, uint64_t from, uint32_t fromKey, uint32_t bytes) const {
-    control(opcodeWrite, 3);
-    remote(to, toKey);
-    local(from, fromKey, bytes, 2);
-  }
-
-  MSCCLPP_DEVICE_INLINE void read(uint64_t from, uint32_t fromKey, uint64_t to, uint32_t toKey, uint32_t bytes) const {
-    control(opcodeRead, 3);
-    remote(from, fromKey);
-    local(to, toKey, bytes, 2);
+  /// A write or a read: `opcode` says which.
+  MSCCLPP_DEVICE_INLINE void transfer(uint32_t opcode, uint64_t remoteAddress, uint32_t remoteKey,
+                                      uint64_t localAddress, uint32_t localKey, uint32_t bytes) const {
+    control(opcode, 3);
+    remote(remoteAddress, remoteKey);
+    local(localAddress, localKey, bytes, 2);
   }
 
   /// A write of 8 bytes that the request itself carries, in this machine's byte order.

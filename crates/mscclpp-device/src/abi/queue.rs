@@ -94,6 +94,8 @@ pub struct QueueDeviceHandle {
 pub struct QueueState {
     /// Requests handed out.
     pub reserved: u64,
+    /// Exclusive form: requests for which the owner knows that there is room.
+    pub limit: u64,
     /// Requests known to be complete: all before this one.
     pub completed: u64,
     /// Sticky error, a [`StatusWord`](super::StatusWord): `QueueError`, and
@@ -106,12 +108,6 @@ pub struct QueueState {
     pub in_use: u64,
     /// Completion entries consumed.
     pub consumed: u64,
-    /// Shared form: requests announced to the NIC.
-    pub published: u64,
-    /// Shared form: posts that the publishing thread has to look at.
-    pub pending: u64,
-    /// Zero.
-    pub reserved_for_later: [u64; 8],
 }
 
 /// Memory that requests can name; twin of `mscclpp::QueueMemory`.
@@ -218,14 +214,14 @@ const _: () = {
     assert!(offset_of!(QueueDeviceHandle, signal_every) == 92);
     assert!(offset_of!(QueueDeviceHandle, max_message) == 96);
 
-    assert!(size_of::<QueueState>() == 128 && align_of::<QueueState>() == 64);
-    assert!(offset_of!(QueueState, completed) == 8);
-    assert!(offset_of!(QueueState, error) == 16);
-    assert!(offset_of!(QueueState, error_index) == 24);
-    assert!(offset_of!(QueueState, in_use) == 32);
-    assert!(offset_of!(QueueState, consumed) == 40);
-    assert!(offset_of!(QueueState, published) == 48);
-    assert!(offset_of!(QueueState, pending) == 56);
+    assert!(size_of::<QueueState>() == 64 && align_of::<QueueState>() == 64);
+    assert!(offset_of!(QueueState, reserved) == 0);
+    assert!(offset_of!(QueueState, limit) == 8);
+    assert!(offset_of!(QueueState, completed) == 16);
+    assert!(offset_of!(QueueState, error) == 24);
+    assert!(offset_of!(QueueState, error_index) == 32);
+    assert!(offset_of!(QueueState, in_use) == 40);
+    assert!(offset_of!(QueueState, consumed) == 48);
 
     assert!(size_of::<QueueMemory>() == 24);
     assert!(offset_of!(QueueMemory, size) == 8);

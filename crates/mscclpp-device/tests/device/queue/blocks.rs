@@ -2,16 +2,19 @@
 //! The bytes that device code stores: work requests, record, doorbell. No NIC
 //! runs here.
 
+use std::mem::offset_of;
+
 use mlx5_queue::{
     BLOCK_BYTES, DataSegment, DataSegments, Doorbell, DoorbellRecord, Flags, MemoryKey, Operation,
     Payload, QueueIndex, QueueNumber, RemoteAddress, WorkRequest,
 };
 use mscclpp_device::abi::{
     AbiHeader, BasePortChannelDeviceHandle, PortChannelDeviceHandle, QueueChannel,
-    QueueDeviceHandle, QueueForm, QueueMemory, SignalMode, Status,
+    QueueDeviceHandle, QueueForm, QueueMemory, QueueState, SignalMode, Status,
 };
 use mscclpp_softnic::HostBuffer;
 
+use crate::support::end::baton_at;
 use crate::support::{
     Cells, Kernels, Op, Outcome, Rig, Runner, Setup, TestChannel, all_ok, ensure, equal, keep,
     script,
@@ -41,11 +44,19 @@ impl Paper {
         for entry in 0..16 {
             completions.write(entry * 64 + 63, &[0xf1]);
         }
-        let (state, record, doorbell) = (HostBuffer::new(128), Cells::new(1), Cells::new(1));
-        for word in [0, 1, 6] {
-            state.write_u64(word * 8, index);
+        let state = HostBuffer::new(size_of::<QueueState>());
+        let (record, doorbell) = (Cells::new(1), Cells::new(1));
+        for word in [
+            offset_of!(QueueState, reserved),
+            offset_of!(QueueState, limit),
+            offset_of!(QueueState, completed),
+        ] {
+            state.write_u64(word, index);
         }
-        for buffer in [&ring, &completions, &state] {
+        let ready = HostBuffer::new(4 * BLOCKS as usize);
+        let slot = index as usize % BLOCKS as usize;
+        ready.write(slot * 4, &baton_at(index).to_ne_bytes());
+        for buffer in [&ring, &completions, &state, &ready] {
             keep(buffer.clone());
         }
         let memory = |address, key: u32, access| QueueMemory {
@@ -65,7 +76,7 @@ impl Paper {
             state: state.address(),
             ready: match form {
                 QueueForm::Exclusive => 0,
-                QueueForm::Shared => Cells::new(BLOCKS as usize).address(),
+                QueueForm::Shared => ready.address(),
             },
             scratch: LOCAL,
             scratch_key: LOCAL_KEY.to_be(),

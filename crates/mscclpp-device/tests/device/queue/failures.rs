@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 //! Requests that fail: the sticky error, and who learns of it.
 
+use std::mem::offset_of;
 use std::time::Duration;
 
 use mlx5_queue::{Completion, Entry, Failure, Opcode, QueueNumber, Syndrome};
-use mscclpp_device::abi::{QueueFailureCause, QueueForm, QueueMemory, Status, StatusWord};
+use mscclpp_device::abi::{QueueFailureCause, QueueForm, QueueMemory, QueueState, Status, StatusWord};
 use mscclpp_device::executor::Trace;
 use mscclpp_device::executor::memory::Access;
 use mscclpp_softnic::SendAttributes;
@@ -280,7 +281,7 @@ pub(crate) fn stale_looks(kernels: &Kernels) -> Outcome {
         entry(128, Syndrome::FLUSHED),
     );
     let (state, completions) = (own.state.clone(), own.completions.clone());
-    let consumed = state.address() as usize + 5 * 8;
+    let consumed = state.address() as usize + offset_of!(QueueState, consumed);
     let once = std::sync::Once::new();
     let trace = Trace::observed(move |event| {
         if matches!(event.access, Access::Load { address, .. } if address == consumed) {
@@ -288,8 +289,12 @@ pub(crate) fn stale_looks(kernels: &Kernels) -> Outcome {
                 for (at, bytes) in [failed, flushed] {
                     completions.write(at, &bytes);
                 }
-                for (word, value) in [(0, 130), (1, 100), (5, 100), (6, 130)] {
-                    state.write_u64(word * 8, value);
+                for (word, value) in [
+                    (offset_of!(QueueState, reserved), 130),
+                    (offset_of!(QueueState, completed), 100),
+                    (offset_of!(QueueState, consumed), 100),
+                ] {
+                    state.write_u64(word, value);
                 }
             });
         }

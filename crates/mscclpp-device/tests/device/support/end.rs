@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
 //! One end of a connection: a queue pair of a NIC in software, and its memory.
 
+use std::mem::offset_of;
+
 use mlx5_queue::{Completion, MemoryKey};
 use mscclpp_device::abi::{
     AbiHeader, BasePortChannelDeviceHandle, Host2DeviceSemaphoreDeviceHandle, MAX_MEMORIES,
-    PortChannelDeviceHandle, QueueChannel, QueueDeviceHandle, QueueForm, QueueMemory, SignalMode,
+    PortChannelDeviceHandle, QueueChannel, QueueDeviceHandle, QueueForm, QueueMemory, QueueState,
+    SignalMode,
 };
 use mscclpp_softnic::{
     AccessFlags, EngineMode, HostBuffer, InitAttributes, ProtectionDomain, QueueAddress, QueuePair,
@@ -42,6 +45,16 @@ pub(crate) struct End {
     pub(super) target_key: MemoryKey,
     token_key: MemoryKey,
     _registrations: Vec<Registration>,
+}
+
+/// A ready word that says: all before `index` is announced.
+pub(crate) fn baton_at(index: u64) -> u32 {
+    (index as u32) << 1
+}
+
+/// A ready word that says: the request at `index` is in its slot.
+pub(crate) fn ready_at(index: u64) -> u32 {
+    baton_at(index) | 1
 }
 
 /// Where the scratch word is in its page.
@@ -88,18 +101,26 @@ impl End {
             register(&target, WriteOrdering::Relaxed),
             register(&token, WriteOrdering::Strict),
         ];
-        let state = buffer(128);
-        // reserved, completed, consumed, published
-        for word in [0, 1, 5, 6] {
-            state.write_u64(word * 8, setup.start);
+        let state = buffer(size_of::<QueueState>());
+        for word in [
+            offset_of!(QueueState, reserved),
+            offset_of!(QueueState, limit),
+            offset_of!(QueueState, completed),
+            offset_of!(QueueState, consumed),
+        ] {
+            state.write_u64(word, setup.start);
         }
+        // Whoever posts first is to announce.
+        let ready = buffer(setup.blocks as usize * 4);
+        let slot = setup.start as usize % setup.blocks as usize;
+        ready.write(slot * 4, &baton_at(setup.start).to_ne_bytes());
         Self {
             pair,
             ring,
             record,
             completions,
             state,
-            ready: buffer(setup.blocks as usize * 4),
+            ready,
             scratch,
             source,
             target,
@@ -128,29 +149,33 @@ impl End {
         }
     }
 
-    fn state(&self, word: usize) -> u64 {
-        self.state.read_u64(word * 8)
+    fn state(&self, offset: usize) -> u64 {
+        self.state.read_u64(offset)
     }
 
     pub(crate) fn reserved(&self) -> u64 {
-        self.state(0)
+        self.state(offset_of!(QueueState, reserved))
     }
 
     pub(crate) fn completed(&self) -> u64 {
-        self.state(1)
+        self.state(offset_of!(QueueState, completed))
     }
 
     /// The sticky error's bits, and the request that failed.
     pub(crate) fn error(&self) -> (u64, u64) {
-        (self.state(2), self.state(3))
+        (
+            self.state(offset_of!(QueueState, error)),
+            self.state(offset_of!(QueueState, error_index)),
+        )
     }
 
     pub(crate) fn set_in_use(&self, threads: u64) {
-        self.state.write_u64(4 * 8, threads);
+        self.state
+            .write_u64(offset_of!(QueueState, in_use), threads);
     }
 
     pub(crate) fn in_use(&self) -> u64 {
-        self.state(4)
+        self.state(offset_of!(QueueState, in_use))
     }
 
     /// Signals received.

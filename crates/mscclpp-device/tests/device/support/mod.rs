@@ -2,7 +2,7 @@
 //! Compiling and loading kernels, the host memory that they work on, and the
 //! NIC that executes what they post.
 
-mod end;
+pub(crate) mod end;
 mod fifo;
 mod kernels;
 mod memory;
