@@ -57,20 +57,19 @@ struct QueueChannel {
   }
 
   MSCCLPP_DEVICE_INLINE Status signal(QueueWatch watch) {
-    const auto write = [&](const detail::WorkRequest& request, uint64_t) { writeSignal(request); };
     uint64_t ticket;
-    return queue.post(1, write, ticket, -1, watch);
+    return counted(queue.post(1, [&](uint64_t) { return signalRequest(); }, ticket, -1, watch));
   }
 
   MSCCLPP_DEVICE_INLINE Status accumulate(const QueueMemory& dst, uint64_t dstOffset, int64_t value, QueueWatch watch) {
     if (queue.signalMode != SignalMode::Atomic) return Status::Unsupported;
     if (!dst.holds(QueueMemory::remote, dstOffset, 8)) return Status::InvalidArgument;
     if ((dst.address + dstOffset) % 8 != 0) return Status::InvalidArgument;
-    const auto write = [&](const detail::WorkRequest& request, uint64_t) {
-      fetchAdd(request, dst.address + dstOffset, dst.key, static_cast<uint64_t>(value));
+    const auto make = [&](uint64_t) {
+      return fetchAdd(dst.address + dstOffset, dst.key, static_cast<uint64_t>(value));
     };
     uint64_t ticket;
-    return queue.post(1, write, ticket, -1, watch);
+    return queue.post(1, make, ticket, -1, watch);
   }
 
   MSCCLPP_DEVICE_INLINE Status flush(int64_t maxSpinCount, QueueWatch watch) {
@@ -87,10 +86,11 @@ struct QueueChannel {
     uint64_t size;
     bool withSignal;
 
-    MSCCLPP_DEVICE_INLINE void write(const detail::WorkRequest& request, uint64_t done, uint64_t most) const {
-      if (size == 0) return request.nop();
+    /// The part behind `done` bytes, of `most` at most.
+    MSCCLPP_DEVICE_INLINE detail::WorkRequest part(uint32_t queue, uint64_t done, uint64_t most) const {
       const uint64_t bytes = size - done < most ? size - done : most;
-      request.transfer(opcode, remote + done, remoteKey, local + done, localKey, static_cast<uint32_t>(bytes));
+      return detail::WorkRequest::transfer(queue, opcode, remote + done, remoteKey, local + done, localKey,
+                                           static_cast<uint32_t>(bytes));
     }
   };
 
@@ -99,37 +99,47 @@ struct QueueChannel {
   MSCCLPP_DEVICE_INLINE Status post(const Transfer& transfer, uint64_t& ticket, int64_t maxSpinCount, QueueWatch watch,
                                     Probe probe) {
     const uint64_t signals = transfer.withSignal ? 1 : 0;
+    Status status;
     if (transfer.size <= queue.maxMessage && queue.takesAtOnce(1 + signals)) {
-      const auto write = [&](const detail::WorkRequest& request, uint64_t i) {
-        if (i == 1) return writeSignal(request);
-        transfer.write(request, 0, transfer.size);
+      const auto make = [&](uint64_t i) {
+        return i == 1 ? signalRequest() : transfer.part(queue.number, 0, transfer.size);
       };
-      return queue.post(1 + signals, write, ticket, maxSpinCount, watch, probe);
+      status = queue.post(1 + signals, make, ticket, maxSpinCount, watch, probe);
+    } else {
+      const uint64_t parts = transfer.size == 0 ? 1 : (transfer.size - 1) / queue.maxMessage + 1;
+      const auto make = [channel = *this, transfer, parts](uint64_t i) {
+        const uint64_t most = channel.queue.maxMessage;
+        return i == parts ? channel.signalRequest() : transfer.part(channel.queue.number, i * most, most);
+      };
+      uint64_t last;
+      status = QueueDeviceHandle::postInPieces(queue, parts + signals, make, &last, maxSpinCount, watch);
+      ticket = last;
     }
-    const uint64_t parts = transfer.size == 0 ? 1 : (transfer.size - 1) / queue.maxMessage + 1;
-    const auto write = [channel = *this, transfer, parts](const detail::WorkRequest& request, uint64_t part) {
-      if (part == parts) return channel.writeSignal(request);
-      transfer.write(request, part * channel.queue.maxMessage, channel.queue.maxMessage);
-    };
-    uint64_t last;
-    const Status status =
-        QueueDeviceHandle::postInPieces(queue, parts + signals, write, &last, maxSpinCount, watch);
-    ticket = last;
-    return status;
+    return transfer.withSignal ? counted(status) : status;
   }
 
   /// Old values land in the queue's own scratch word, never in memory of the user.
-  MSCCLPP_DEVICE_INLINE void fetchAdd(const detail::WorkRequest& request, uint64_t to, uint32_t key,
-                                      uint64_t operand) const {
-    request.fetchAdd(to, key, operand, reinterpret_cast<uint64_t>(queue.scratch), queue.scratchKey);
+  MSCCLPP_DEVICE_INLINE detail::WorkRequest fetchAdd(uint64_t to, uint32_t key, uint64_t operand) const {
+    return detail::WorkRequest::fetchAdd(queue.number, to, key, operand, reinterpret_cast<uint64_t>(queue.scratch),
+                                         queue.scratchKey);
   }
 
-  MSCCLPP_DEVICE_INLINE void writeSignal(const detail::WorkRequest& request) const {
-    if (queue.signalMode == SignalMode::Atomic) return fetchAdd(request, token.address, token.key, 1);
-    // One thread at a time posts, so counts are written in the order of the requests.
-    const uint64_t count = memory::load<scopeDevice>(outbound, memoryOrderRelaxed) + 1;
-    memory::store<scopeDevice>(outbound, count, memoryOrderRelaxed);
-    request.writeWord(token.address, token.key, count);
+  MSCCLPP_DEVICE_INLINE uint64_t signalsSent() const {
+    return memory::load<scopeDevice>(outbound, memoryOrderRelaxed);
+  }
+
+  MSCCLPP_DEVICE_INLINE detail::WorkRequest signalRequest() const {
+    if (queue.signalMode == SignalMode::Atomic) return fetchAdd(token.address, token.key, 1);
+    return detail::WorkRequest::writeWord(queue.number, token.address, token.key, signalsSent() + 1);
+  }
+
+  /// Counts a signal that was posted. One thread at a time posts, so counts are written in the order
+  /// of the requests.
+  MSCCLPP_DEVICE_INLINE Status counted(Status posted) const {
+    if (queue.signalMode != SignalMode::Atomic && posted == Status::Ok) {
+      memory::store<scopeDevice>(outbound, signalsSent() + 1, memoryOrderRelaxed);
+    }
+    return posted;
   }
 };
 

@@ -172,7 +172,7 @@ struct QueueDeviceHandle {
   /// Whether so many requests go in one piece: half of the ring at most.
   MSCCLPP_DEVICE_INLINE bool takesAtOnce(uint64_t count) const { return count <= blocks / 2; }
 
-  /// Posts `count` requests, calling `write(request, i)` for each, in one piece; see takesAtOnce().
+  /// Posts `count` requests, `make(i)` for each, in one piece; see takesAtOnce().
   ///
   /// Waits for room. A budget (`maxSpinCount`, negative for none) or an exclusive queue takes slots
   /// when there is room; until then the wait ends also by an error of the queue, by a status word of
@@ -181,27 +181,27 @@ struct QueueDeviceHandle {
   /// ends only by room or by what ends the whole of the queue, its error or that of its connection,
   /// never by the word of a service. An error means that nothing was posted.
   /// @param ticket then says when it is complete; see poll().
-  template <typename Write, typename Probe = NoProbe>
-  MSCCLPP_DEVICE_INLINE Status post(uint64_t count, Write write, uint64_t& ticket, int64_t maxSpinCount,
+  template <typename Make, typename Probe = NoProbe>
+  MSCCLPP_DEVICE_INLINE Status post(uint64_t count, Make make, uint64_t& ticket, int64_t maxSpinCount,
                                     QueueWatch watch, Probe probe = Probe()) {
     enter();
-    const Status status = postPiece(count, 0, write, ticket, maxSpinCount, watch, probe);
+    const Status status = postPiece(count, 0, make, ticket, maxSpinCount, watch, probe);
     leave();
     return status;
   }
 
   /// The same for any count: in pieces, each published by itself, in order. After an error or Timeout
   /// whole pieces may have been posted, never the last. A function of its own, which gets copies:
-  /// only what is out of the ordinary comes here. `write` refers to nothing that the caller has.
-  template <typename Write>
-  static MSCCLPP_DEVICE_NOINLINE Status postInPieces(QueueDeviceHandle queue, uint64_t count, Write write,
+  /// only what is out of the ordinary comes here. `make` refers to nothing that the caller has.
+  template <typename Make>
+  static MSCCLPP_DEVICE_NOINLINE Status postInPieces(QueueDeviceHandle queue, uint64_t count, Make make,
                                                      uint64_t* ticket, int64_t maxSpinCount, QueueWatch watch) {
     queue.enter();
     const uint64_t most = queue.blocks / 2;
     Status status = Status::Ok;
     for (uint64_t done = 0; status == Status::Ok && done < count;) {
       const uint64_t now = count - done < most ? count - done : most;
-      status = queue.postPiece(now, done, write, *ticket, maxSpinCount, watch, NoProbe());
+      status = queue.postPiece(now, done, make, *ticket, maxSpinCount, watch, NoProbe());
       done += now;
     }
     queue.leave();
@@ -257,9 +257,8 @@ struct QueueDeviceHandle {
     return memory::load<scopeDevice>(&state->completed, memoryOrderAcquire);
   }
 
-  MSCCLPP_DEVICE_INLINE detail::WorkRequest request(uint64_t index, bool tells) const {
-    const uint64_t slot = index & (blocks - 1);
-    return {sendRing + slot * (detail::blockBytes / 8), number, index, tells ? detail::completeAlways : 0};
+  MSCCLPP_DEVICE_INLINE uint64_t* slot(uint64_t index) const {
+    return sendRing + (index & (blocks - 1)) * (detail::blockBytes / 8);
   }
 
   /// Debug builds see a second thread in an exclusive queue.
@@ -280,29 +279,46 @@ struct QueueDeviceHandle {
 #endif
   }
 
-  /// Requests `from`.. of a post, `count` of them.
-  template <typename Write, typename Probe>
-  MSCCLPP_DEVICE_INLINE Status postPiece(uint64_t count, uint64_t from, Write& write, uint64_t& ticket,
-                                         int64_t maxSpinCount, QueueWatch watch, Probe probe) {
+  /// Slots from `first` on, of which those before `limit` are free.
+  struct Slots {
+    Status failed;
     uint64_t first;
+    uint64_t limit;
+  };
+
+  /// Requests `from`.. of a post, `count` of them.
+  template <typename Make, typename Probe>
+  MSCCLPP_DEVICE_INLINE Status postPiece(uint64_t count, uint64_t from, Make& make, uint64_t& ticket,
+                                         int64_t maxSpinCount, QueueWatch watch, Probe probe) {
     const bool shared = form == QueueForm::Shared;
-    const Status status = shared ? reserveShared(count, first, maxSpinCount, watch)
-                                 : reserveExclusive(count, first, maxSpinCount, watch);
-    if (status != Status::Ok) return status;
+    const Slots slots = shared ? takeShared(count, maxSpinCount, watch) : lookExclusive();
+    // Made while what was just loaded is on its way. Most posts have no more than two.
+    const detail::WorkRequest one = make(from);
+    const detail::WorkRequest two = count > 1 ? make(from + 1) : one;
+    // A gap in a queue that has failed is in nobody's way.
+    if (slots.failed != Status::Ok) return slots.failed;
+    const uint64_t first = slots.first, end = first + count;
+    if (end > slots.limit) {
+      // Where slots are taken already, only what ends the whole of the queue ends the wait.
+      const Status status = shared ? waitForRoom(*this, end, -1, {watch.connection, nullptr})
+                                   : waitForRoom(*this, end, maxSpinCount, watch);
+      if (status != Status::Ok) return status;
+    }
     probe(PostPhase::Reserved);
     // Wanted when the requests are written: so nobody waits for it.
     const uint32_t found = shared ? loadReady(first) : 0;
     for (uint64_t i = 0; i < count; ++i) {
       const bool tells = signalEvery != 0 || i + 1 == count;
-      write(request(first + i, tells), from + i);
+      const detail::WorkRequest request = i == 0 ? one : i == 1 ? two : make(from + i);
+      request.store(slot(first + i), first + i, tells ? detail::completeAlways : 0);
     }
     probe(PostPhase::Written);
     if (shared) {
       publishShared(first, count, found, probe);
     } else {
-      publishExclusive(first + count, probe);
+      publishExclusive(end, probe);
     }
-    ticket = first + count;
+    ticket = end;
     return Status::Ok;
   }
 
@@ -327,16 +343,11 @@ struct QueueDeviceHandle {
     return queue.waitUntil([&] { return queue.hasRoom(end); }, maxSpinCount, watch);
   }
 
-  struct Slots {
-    Status status;
-    uint64_t first;
-  };
-
   /// Slots of a shared queue, taken only when there is room.
   static MSCCLPP_DEVICE_NOINLINE Slots takeWithRoom(QueueDeviceHandle queue, uint64_t count, int64_t maxSpinCount,
                                                     QueueWatch watch) {
-    Slots slots{queue.error(), 0};
-    if (slots.status != Status::Ok) return slots;
+    Slots slots{queue.error(), 0, ~uint64_t{0}};
+    if (slots.failed != Status::Ok) return slots;
     uint64_t* reserved = &queue.state->reserved;
     const auto take = [&] {
       slots.first = memory::load<scopeDevice>(reserved, memoryOrderRelaxed);
@@ -344,38 +355,26 @@ struct QueueDeviceHandle {
       return queue.hasRoom(end) &&
              memory::compareExchange<scopeDevice>(reserved, slots.first, end, memoryOrderRelaxed) == slots.first;
     };
-    slots.status = queue.waitUntil(take, maxSpinCount, watch);
+    slots.failed = queue.waitUntil(take, maxSpinCount, watch);
     return slots;
   }
 
   /// What is known to be free was acquired by the owner who looked, and from him by the next.
-  MSCCLPP_DEVICE_INLINE Status reserveExclusive(uint64_t count, uint64_t& first, int64_t maxSpinCount,
-                                                QueueWatch watch) {
-    uint64_t limit;
-    memory::loadPair(&state->reserved, first, limit);
-    const Status failed = error();
-    if (failed != Status::Ok) return failed;
-    const uint64_t end = first + count;
-    if (end <= limit) return Status::Ok;
-    return waitForRoom(*this, end, maxSpinCount, watch);
+  MSCCLPP_DEVICE_INLINE Slots lookExclusive() {
+    Slots slots;
+    memory::loadPair(&state->reserved, slots.first, slots.limit);
+    slots.failed = error();
+    return slots;
   }
 
-  MSCCLPP_DEVICE_INLINE Status reserveShared(uint64_t count, uint64_t& first, int64_t maxSpinCount, QueueWatch watch) {
-    if (maxSpinCount >= 0) {
-      const Slots slots = takeWithRoom(*this, count, maxSpinCount, watch);
-      first = slots.first;
-      return slots.status;
-    }
+  MSCCLPP_DEVICE_INLINE Slots takeShared(uint64_t count, int64_t maxSpinCount, QueueWatch watch) {
+    if (maxSpinCount >= 0) return takeWithRoom(*this, count, maxSpinCount, watch);
+    Slots slots;
     // The loads do not wait for the slots.
-    first = memory::fetchAdd<scopeDevice>(&state->reserved, count, memoryOrderRelaxed);
-    const Status failed = error();
-    const uint64_t completed = loadCompleted();
-    // A gap in a queue that has failed is in nobody's way.
-    if (failed != Status::Ok) return failed;
-    const uint64_t end = first + count;
-    if (end - completed <= blocks) return Status::Ok;
-    // The slots are taken: only what ends the whole of the queue ends this.
-    return waitForRoom(*this, end, -1, {watch.connection, nullptr});
+    slots.first = memory::fetchAdd<scopeDevice>(&state->reserved, count, memoryOrderRelaxed);
+    slots.failed = error();
+    slots.limit = loadCompleted() + blocks;
+    return slots;
   }
 
   template <typename Probe>

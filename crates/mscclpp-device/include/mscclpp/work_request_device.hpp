@@ -38,68 +38,82 @@ constexpr uint32_t blockBytes = 64;
 constexpr uint32_t completeAlways = 2u << 2;
 constexpr uint32_t inlineData = 1u << 31;
 
-/// Writes one request. Keys are as stored, big-endian. Nothing is ordered here.
+/// One request, complete but for its place. Keys are as stored, big-endian. All that can be made
+/// before its place is known is made then.
 struct WorkRequest {
-  /// The slot.
-  uint64_t* words;
-  /// Number of the queue pair.
-  uint32_t queue;
-  /// Position of the request; the NIC compares its low 16 bits.
-  uint64_t index;
-  /// 0 or completeAlways.
-  uint32_t completion;
-
-  MSCCLPP_DEVICE_INLINE void nop() const { control(opcodeNop, 1); }
+  /// A request without effect.
+  static MSCCLPP_DEVICE_INLINE WorkRequest nop(uint32_t queue) { return WorkRequest(queue, opcodeNop, 1); }
 
   /// A write of no bytes, which the peer acknowledges.
-  MSCCLPP_DEVICE_INLINE void writeNothing() const {
-    control(opcodeWrite, 2);
-    remote(0, 0);
+  static MSCCLPP_DEVICE_INLINE WorkRequest writeNothing(uint32_t queue) {
+    WorkRequest request(queue, opcodeWrite, 2);
+    request.remote(0, 0);
+    return request;
   }
 
-  /// A write or a read: `opcode` says which.
-  MSCCLPP_DEVICE_INLINE void transfer(uint32_t opcode, uint64_t remoteAddress, uint32_t remoteKey,
-                                      uint64_t localAddress, uint32_t localKey, uint32_t bytes) const {
-    control(opcode, 3);
-    remote(remoteAddress, remoteKey);
-    local(localAddress, localKey, bytes, 2);
+  /// A write, or a read: `opcode` says which. No bytes are a request without effect.
+  static MSCCLPP_DEVICE_INLINE WorkRequest transfer(uint32_t queue, uint32_t opcode, uint64_t remoteAddress,
+                                                    uint32_t remoteKey, uint64_t localAddress, uint32_t localKey,
+                                                    uint32_t bytes) {
+    WorkRequest request(queue, bytes == 0 ? opcodeNop : opcode, bytes == 0 ? 1 : 3);
+    request.remote(remoteAddress, remoteKey);
+    request.local(2, localAddress, localKey, bytes);
+    return request;
   }
 
   /// A write of 8 bytes that the request itself carries, in this machine's byte order.
-  MSCCLPP_DEVICE_INLINE void writeWord(uint64_t to, uint32_t toKey, uint64_t value) const {
-    control(opcodeWrite, 3);
-    remote(to, toKey);
-    segment(2, fields(bigEndian(inlineData | 8u), static_cast<uint32_t>(value)), value >> 32);
+  static MSCCLPP_DEVICE_INLINE WorkRequest writeWord(uint32_t queue, uint64_t to, uint32_t toKey, uint64_t value) {
+    WorkRequest request(queue, opcodeWrite, 3);
+    request.remote(to, toKey);
+    request.segment(2, fields(bigEndian(inlineData | 8u), static_cast<uint32_t>(value)), value >> 32);
+    return request;
   }
 
   /// Adds to a word in this machine's byte order; its old value lands at `result`.
-  MSCCLPP_DEVICE_INLINE void fetchAdd(uint64_t to, uint32_t toKey, uint64_t operand, uint64_t result,
-                                      uint32_t resultKey) const {
-    control(opcodeFetchAdd, 4);
-    remote(to, toKey);
+  static MSCCLPP_DEVICE_INLINE WorkRequest fetchAdd(uint32_t queue, uint64_t to, uint32_t toKey, uint64_t operand,
+                                                    uint64_t result, uint32_t resultKey) {
+    WorkRequest request(queue, opcodeFetchAdd, 4);
+    request.remote(to, toKey);
     // The second half is the comparand of other atomics; GPUNetIO fills it too.
-    segment(2, bigEndian(operand), bigEndian(operand));
-    local(result, resultKey, 8, 3);
+    request.segment(2, bigEndian(operand), bigEndian(operand));
+    request.local(3, result, resultKey, 8);
+    return request;
+  }
+
+  /// Writes it to a slot. Nothing is ordered here.
+  /// @param index position of the request; the NIC compares its low 16 bits
+  /// @param completion 0 or completeAlways
+  MSCCLPP_DEVICE_INLINE void store(uint64_t* slot, uint64_t index, uint32_t completion) const {
+    const uint32_t position = static_cast<uint32_t>(index & 0xffff);
+    memory::storePair(slot, fields(bigEndian((position << 8) | opcode_), queueAndSegments_),
+                      static_cast<uint64_t>(completion) << 24);
+    if (segments_ > 1) memory::storePair(slot + 2, words_[0], words_[1]);
+    if (segments_ > 2) memory::storePair(slot + 4, words_[2], words_[3]);
+    if (segments_ > 3) memory::storePair(slot + 6, words_[4], words_[5]);
   }
 
  private:
-  MSCCLPP_DEVICE_INLINE void segment(uint32_t number, uint64_t first, uint64_t second) const {
-    memory::storePair(words + 2 * number, first, second);
+  MSCCLPP_DEVICE_INLINE WorkRequest(uint32_t queue, uint32_t opcode, uint32_t segments)
+      : opcode_(opcode), segments_(segments), queueAndSegments_(bigEndian((queue << 8) | segments)), words_{} {}
+
+  MSCCLPP_DEVICE_INLINE void segment(uint32_t number, uint64_t first, uint64_t second) {
+    words_[2 * number - 2] = first;
+    words_[2 * number - 1] = second;
   }
 
-  MSCCLPP_DEVICE_INLINE void control(uint32_t opcode, uint32_t segments) const {
-    const uint32_t position = static_cast<uint32_t>(index & 0xffff);
-    segment(0, fields(bigEndian((position << 8) | opcode), bigEndian((queue << 8) | segments)),
-            static_cast<uint64_t>(completion) << 24);
-  }
-
-  MSCCLPP_DEVICE_INLINE void remote(uint64_t address, uint32_t key) const {
+  MSCCLPP_DEVICE_INLINE void remote(uint64_t address, uint32_t key) {
     segment(1, bigEndian(address), fields(key, 0));
   }
 
-  MSCCLPP_DEVICE_INLINE void local(uint64_t address, uint32_t key, uint32_t bytes, uint32_t number) const {
+  MSCCLPP_DEVICE_INLINE void local(uint32_t number, uint64_t address, uint32_t key, uint32_t bytes) {
     segment(number, fields(bigEndian(bytes), key), bigEndian(address));
   }
+
+  uint32_t opcode_;
+  uint32_t segments_;
+  uint32_t queueAndSegments_;
+  /// The segments behind the first, which is the control segment.
+  uint64_t words_[6];
 };
 
 /// What the doorbell register takes when requests before `end` are announced.

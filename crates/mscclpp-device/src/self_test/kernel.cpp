@@ -26,8 +26,8 @@ MSCCLPP_KERNEL(mscclpp_queue_self_test, SelfTestArgs) {
   const uint64_t deadline = memory::nowNs() + args.timeoutNs;
   const QueueWatch watch{args.over, nullptr};
   uint64_t ticket = 0;
-  const auto write = [](const detail::WorkRequest& request, uint64_t) { request.writeNothing(); };
-  Status status = queue.post(1, write, ticket, 0, watch);
+  const auto make = [&](uint64_t) { return detail::WorkRequest::writeNothing(queue.number); };
+  Status status = queue.post(1, make, ticket, 0, watch);
   if (status == Status::Ok) {
     bool complete = false;
     const auto ended = [&] {
