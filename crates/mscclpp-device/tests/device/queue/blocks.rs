@@ -253,6 +253,7 @@ pub(crate) fn as_the_encoder_writes(kernels: &Kernels) -> Outcome {
             Op::of(script::SIGNAL),
             Op::bound(script::GET, 0x100, 1, 0x41),
             Op::accumulate(8, -1),
+            Op::bound(script::PUT_SIGNAL, 2, 3, 0x3f),
         ];
         paper.post(kernels, &ops)?;
         let other = if every {
@@ -286,9 +287,17 @@ pub(crate) fn as_the_encoder_writes(kernels: &Kernels) -> Outcome {
             paper.holds(next(), flags, read)?;
         }
         paper.holds(next(), Flags::SIGNALLED, add(8, u64::MAX))?;
-        paper.announces(0xffff_fffa + 9)?;
+        let list = [local(3, 0x3f).encode()];
+        let write = Operation::Write {
+            remote: remote(2),
+            payload: Payload::Gather(DataSegments::new(&list)),
+            immediate: None,
+        };
+        paper.holds(next(), other, write)?;
+        paper.holds(next(), Flags::SIGNALLED, add(0, 1))?;
+        paper.announces(0xffff_fffa + 11)?;
         // The next slot is untouched.
-        equal("after them", paper.block(0xffff_fffa + 9), [STALE; 64])?;
+        equal("after them", paper.block(0xffff_fffa + 11), [STALE; 64])?;
     }
     // A signal as a write of the next count.
     let paper = Paper::new(QueueForm::Exclusive, SignalMode::InlineWrite, false, 0xfffe);

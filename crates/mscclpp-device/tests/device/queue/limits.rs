@@ -168,9 +168,10 @@ fn a_few_laps_are_counted_in_rings_of_any_size() {
     laps(&Kernels::of("queue")).unwrap();
 }
 
-/// Positions run across 2^16 and 2^32, where the NIC's 16 bits and the ready words' 32 begin again.
+/// Positions run across 2^32, 2^16, where the NIC's 16 bits begin again, and 2^31, where the
+/// ready words do.
 pub(crate) fn wraps(kernels: &Kernels) -> Outcome {
-    for start in [0, (1 << 32) - (1 << 16)] {
+    for start in [0, (1 << 31) - (1 << 16), (1 << 32) - (1 << 16)] {
         let from = |setup| Setup { start, ..setup };
         counted(kernels, from(Setup::exclusive()), 1, 34_000, 60)?;
         counted(kernels, from(Setup::default()), 2, 17_000, 60)?;
@@ -331,6 +332,10 @@ pub(crate) fn aborts(kernels: &Kernels) -> Outcome {
     for form in [QueueForm::Exclusive, QueueForm::Shared] {
         for (which, status) in [(0, Status::PeerDown), (1, Status::Aborted)] {
             for waits in [Op::of(FLUSH), Op::same(PUT, 0, 8), Op::of(script::WAIT)] {
+                if (form, which, waits.is(PUT)) == (QueueForm::Shared, 1, true) {
+                    // It has taken its slots: see taken_slots.
+                    continue;
+                }
                 let rig = stopped(form, 2);
                 let own = &rig.ends[0];
                 match which {
@@ -352,6 +357,60 @@ pub(crate) fn aborts(kernels: &Kernels) -> Outcome {
 #[test]
 fn either_status_word_ends_what_waits_for_a_queue() {
     aborts(&Kernels::of("queue")).unwrap();
+}
+
+/// Without a budget a post to a shared queue takes its slots first. Then the word of a service, which
+/// says nothing of the queue, does not end it: others may post behind these slots. Room does, and the
+/// word of the connection.
+pub(crate) fn taken_slots(kernels: &Kernels) -> Outcome {
+    for goes_on in [true, false] {
+        for kind in [PUT, SIGNAL] {
+            let rig = stopped(QueueForm::Shared, 4);
+            let own = &rig.ends[0];
+            own.fifo.status.fail(Status::Aborted);
+            let runner = Runner::direct(&rig, kernels);
+            let one = Op::same(kind, 0, 8);
+            let (took, ended) = std::thread::scope(|scope| {
+                let posting = scope.spawn(|| runner.run(&[one; 5]));
+                while own.reserved() < 5 && !posting.is_finished() {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(Duration::from_millis(20));
+                let took = (own.reserved(), posting.is_finished());
+                if goes_on {
+                    rig.devices[0].set_faults(FaultPlan::default());
+                    let ring = Doorbell::new(own.pair.number(), QueueIndex::new(4));
+                    own.pair.page().ring(ring);
+                } else {
+                    own.status.fail(Status::PeerDown);
+                }
+                (took, posting.join().unwrap())
+            });
+            equal("slots taken, and whether it ended", took, (5, false))?;
+            let last = if goes_on {
+                Status::Ok
+            } else {
+                Status::PeerDown
+            };
+            equal("posts", ended?, vec![0, 0, 0, 0, last as u64])?;
+            if goes_on {
+                rig.no_violations()?;
+            }
+        }
+    }
+    // With a budget it has taken none.
+    let rig = stopped(QueueForm::Shared, 4);
+    rig.ends[0].fifo.status.fail(Status::Aborted);
+    let runner = Runner::direct(&rig, kernels);
+    let post = Op::bound(PUT_SIGNAL_FLUSH, 0, 0, 8).value(i64::MAX);
+    let results = runner.run(&[Op::of(SIGNAL), Op::of(SIGNAL), Op::of(SIGNAL), post])?;
+    equal("posts", results, vec![0, 0, 0, Status::Aborted as u64])?;
+    equal("slots taken", rig.ends[0].reserved(), 3)
+}
+
+#[test]
+fn taken_slots_of_a_shared_queue_wait_for_room_or_for_the_end_of_the_connection() {
+    taken_slots(&Kernels::of("queue")).unwrap();
 }
 
 /// Who calls again and again with a budget of a look or two learns of an error, too.

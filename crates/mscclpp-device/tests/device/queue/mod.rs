@@ -2,6 +2,7 @@
 //! Channels on a send queue: what device code writes, and what a NIC does with
 //! it.
 
+pub(crate) mod baton;
 pub(crate) mod blocks;
 pub(crate) mod failures;
 pub(crate) mod limits;

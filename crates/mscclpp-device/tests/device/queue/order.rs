@@ -5,6 +5,7 @@
 use mscclpp_device::abi::{QueueForm, SignalMode};
 use mscclpp_device::executor::memory::{Access, Order, Scope};
 
+use crate::support::end::ready_at;
 use crate::support::script::{FLUSH, GET, PUT, PUT_SIGNAL, PUT_SIGNAL_FLUSH, SIGNAL};
 use crate::support::{Kernels, Op, Outcome, Rig, Runner, Setup, ensure, equal};
 
@@ -13,7 +14,12 @@ use crate::support::{Kernels, Op, Outcome, Rig, Runner, Setup, ensure, equal};
 enum Step {
     Request,
     Ready,
+    /// A compare-and-swap of a ready word, which released at the scope of the GPU or did not.
+    Swap {
+        released: bool,
+    },
     Release(Scope),
+    AcquireRelease(Scope),
     Record(u64),
     Doorbell(u64),
 }
@@ -21,10 +27,15 @@ enum Step {
 /// The steps of a script of one thread.
 fn steps(kernels: &Kernels, setup: &Setup, ops: &[Op]) -> Result<Vec<Step>, String> {
     let rig = Rig::new(setup.clone().modelled());
-    let trace = rig.trace();
-    let results = Runner::on(&rig, kernels, &trace).run(ops)?;
-    equal("results", results, vec![0; ops.len()])?;
+    let seen = steps_on(kernels, &rig, ops)?;
     rig.no_violations()?;
+    Ok(seen)
+}
+
+fn steps_on(kernels: &Kernels, rig: &Rig, ops: &[Op]) -> Result<Vec<Step>, String> {
+    let trace = rig.trace();
+    let results = Runner::on(rig, kernels, &trace).run(ops)?;
+    equal("results", results, vec![0; ops.len()])?;
     let own = &rig.ends[0];
     let within = |buffer: &mscclpp_softnic::HostBuffer, address: usize| {
         let start = buffer.address() as usize;
@@ -39,7 +50,18 @@ fn steps(kernels: &Kernels, setup: &Setup, ops: &[Op]) -> Result<Vec<Step>, Stri
         Access::Store { address, value, .. } if within(&own.record, address) => {
             Some(Step::Record(value))
         }
-        Access::Fence { order, scope } if order.releases() => Some(Step::Release(scope)),
+        Access::CompareExchange {
+            address,
+            order,
+            scope,
+            ..
+        } if within(&own.ready, address) => Some(Step::Swap {
+            released: order.releases() && scope == Scope::Device,
+        }),
+        Access::Fence { order, scope } if order.releases() => Some(match order.acquires() {
+            true => Step::AcquireRelease(scope),
+            false => Step::Release(scope),
+        }),
         Access::StoreMmio { value, .. } => Some(Step::Doorbell(value)),
         _ => None,
     };
@@ -88,7 +110,15 @@ pub(crate) fn published(kernels: &Kernels) -> Outcome {
                 format!("{what}: {stored} words of requests")
             })?;
             seen.drain(..stored);
-            let (record, doorbell) = match seen[..] {
+            // On a shared queue the thread leaves the baton, which it had found.
+            let shared = setup.form == QueueForm::Shared;
+            let left = if shared {
+                vec![Step::Swap { released: true }]
+            } else {
+                vec![]
+            };
+            let rung = seen.len() - left.len();
+            let (record, doorbell) = match seen[..rung] {
                 [
                     ..,
                     Step::Record(record),
@@ -99,18 +129,15 @@ pub(crate) fn published(kernels: &Kernels) -> Outcome {
             };
             let host = setup.record_in_host_memory;
             let last = if host { Scope::System } else { Scope::Device };
-            let mut expected = Vec::new();
-            if setup.form == QueueForm::Shared {
-                expected.push(Step::Release(Scope::Device));
-                expected.extend(vec![Step::Ready; requests]);
-            }
+            let mut expected = vec![Step::Ready; if shared { requests - 1 } else { 0 }];
             expected.extend([
-                Step::Release(Scope::System),
+                Step::AcquireRelease(Scope::System),
                 Step::Doorbell(doorbell),
                 Step::Record(record),
                 Step::Release(last),
                 Step::Doorbell(doorbell),
             ]);
+            expected.extend(left);
             equal(&what, seen, expected)?;
             equal("record", record as u32, (requests as u32).to_be())?;
             let position = (doorbell as u32).swap_bytes() >> 8;
@@ -125,7 +152,48 @@ fn a_post_is_published_by_release_doorbell_record_release_doorbell() {
     published(&Kernels::of("queue")).unwrap();
 }
 
-/// Loads of ready words and completions acquire; a post to an exclusive queue has no atomic.
+/// A post that finds no baton hands its requests over: it releases them to the GPU, then changes its
+/// first ready word, and tells the NIC nothing.
+pub(crate) fn handed_over(kernels: &Kernels) -> Outcome {
+    let calls = [
+        (Op::of(SIGNAL), 1),
+        (Op::same(PUT_SIGNAL, 0, 8), 2),
+        // Half of the ring at once.
+        (Op::same(PUT_SIGNAL, 0, 31 * 8), 32),
+    ];
+    for (op, requests) in calls {
+        let rig = Rig::new(
+            Setup {
+                max_message: 8,
+                ..Setup::default()
+            }
+            .modelled(),
+        );
+        let own = &rig.ends[0];
+        own.ready.write(0, &ready_at(1000).to_ne_bytes());
+        let mut seen = steps_on(kernels, &rig, &[op])?;
+        let stored = seen.iter().take_while(|step| **step == Step::Request);
+        let stored = stored.count();
+        seen.drain(..stored);
+        let mut expected = vec![Step::Ready; requests - 1];
+        expected.extend([Step::Release(Scope::Device), Step::Swap { released: false }]);
+        equal(&format!("{op:?}"), seen, expected)?;
+        for index in 0..requests as u64 {
+            let mut word = [0; 4];
+            own.ready.read(index as usize * 4, &mut word);
+            let word = u32::from_ne_bytes(word);
+            equal("ready word", word, ready_at(index))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_post_without_the_baton_releases_its_requests_and_says_that_they_are_ready() {
+    handed_over(&Kernels::of("queue")).unwrap();
+}
+
+/// Loads of completions acquire; a post to an exclusive queue has no atomic.
 pub(crate) fn looks_acquire(kernels: &Kernels) -> Outcome {
     for setup in [Setup::default(), Setup::exclusive()] {
         let rig = Rig::new(setup.clone().modelled());
@@ -133,30 +201,11 @@ pub(crate) fn looks_acquire(kernels: &Kernels) -> Outcome {
         let posts = [Op::same(PUT_SIGNAL, 0, 8), Op::of(SIGNAL)];
         Runner::on(&rig, kernels, &trace).run(&posts)?;
         let own = &rig.ends[0];
-        let (ready, last) = (own.ready.address() as usize, 4 * setup.blocks as usize);
-        let mut seen = 0;
         for event in trace.events() {
-            match event.access {
-                Access::Load {
-                    address,
-                    order,
-                    scope,
-                    ..
-                } if (ready..ready + last).contains(&address) => {
-                    seen += 1;
-                    equal(
-                        "look at a ready word",
-                        (order, scope),
-                        (Order::Acquire, Scope::Device),
-                    )?;
-                }
-                Access::FetchAdd { .. } | Access::CompareExchange { .. } => {
-                    ensure(setup.form == QueueForm::Shared, || "an atomic".to_owned())?;
-                }
-                _ => {}
+            if let Access::FetchAdd { .. } | Access::CompareExchange { .. } = event.access {
+                ensure(setup.form == QueueForm::Shared, || "an atomic".to_owned())?;
             }
         }
-        equal("looks", seen > 0, setup.form == QueueForm::Shared)?;
 
         // The flush behind them: what it reads from the NIC, it acquires.
         let trace = rig.trace();
@@ -188,6 +237,6 @@ pub(crate) fn looks_acquire(kernels: &Kernels) -> Outcome {
 }
 
 #[test]
-fn looks_at_ready_words_and_completions_acquire() {
+fn looks_at_completions_acquire_and_an_exclusive_post_has_no_atomic() {
     looks_acquire(&Kernels::of("queue")).unwrap();
 }

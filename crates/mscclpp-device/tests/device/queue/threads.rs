@@ -10,6 +10,7 @@ use mlx5_queue::{
 use mscclpp_device::abi::QueueForm;
 
 use super::limits::Stream;
+use crate::support::end::{baton_at, ready_at};
 use crate::support::script::{FLUSH, PUT_SIGNAL, PUT_SIGNAL_FLUSH, SIGNAL, WAIT};
 use crate::support::{Cells, Kernels, Op, Outcome, Rig, Runner, Setup, all_ok, equal};
 
@@ -176,22 +177,20 @@ fn an_exclusive_queue_is_handed_over_by_barriers_and_launches() {
     handed_over(&Kernels::of("queue")).unwrap();
 }
 
-/// A thread stores payload, request and ready word, and is not heard of again; another one's post
-/// announces both. It must take over all that the first had stored.
+/// A thread stores payload, request and ready word, and is not heard of again; the one before it
+/// has the baton and announces both. It must take over all that the other had stored.
 pub(crate) fn another_threads_request(kernels: &Kernels) -> Outcome {
     for seed in 0..60 {
         let rig = Rig::new(Setup::default().modelled().seed(seed));
         let [own, peer] = &rig.ends;
         let channel = rig.channel(0);
         let (dst, src) = (channel.dst_memory, channel.src_memory);
-        // Position 0 is handed out, to the thread that stores by hand.
-        own.state.write_u64(0, 1);
         let key = |wire: u32| MemoryKey::new(u32::from_be(wire));
         let piece = DataSegment::new(src.address, key(src.key), 8).unwrap();
         let list = [piece.encode()];
         let request = WorkRequest {
             queue: QueueNumber::new(channel.base.queue.queue.number).unwrap(),
-            index: 0,
+            index: 1,
             flags: Flags::SIGNALLED,
             operation: Operation::Write {
                 remote: RemoteAddress {
@@ -207,13 +206,17 @@ pub(crate) fn another_threads_request(kernels: &Kernels) -> Outcome {
         let mut first = vec![Op::store(src.address, 42)];
         for (i, word) in bytes[..written].chunks(8).enumerate() {
             let word = u64::from_ne_bytes(word.try_into().unwrap());
-            first.push(Op::store(own.ring.address() + 8 * i as u64, word));
+            first.push(Op::store(own.ring.address() + 64 + 8 * i as u64, word));
         }
         let ready = own.ready.address();
-        first.extend([Op::release(), Op::store_half(ready, 1)]);
-        // It gives the others time to see it: nothing more that it stores releases anything.
-        first.push(Op::await_half(ready + 4, 2));
-        let second = vec![Op::await_half(ready, 1), Op::of(SIGNAL), Op::of(FLUSH)];
+        first.extend([Op::release(), Op::store_half(ready + 4, ready_at(1))]);
+        // It gives the other time to announce it: nothing more that it stores releases anything.
+        first.push(Op::await_half(ready + 8, baton_at(2)));
+        let second = vec![
+            Op::await_half(ready + 4, ready_at(1)),
+            Op::of(SIGNAL),
+            Op::sync(2, -1),
+        ];
         let runner = Runner {
             limit: Duration::from_secs(5),
             ..Runner::on(&rig, kernels, rig.weak(seed, || {}))

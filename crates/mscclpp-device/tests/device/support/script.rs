@@ -43,6 +43,11 @@ impl Op {
         }
     }
 
+    /// Whether it is a call of that kind.
+    pub(crate) fn is(&self, kind: u32) -> bool {
+        self.kind == kind
+    }
+
     /// On the memories that the channel is bound to.
     pub(crate) fn bound(kind: u32, dst_offset: u64, src_offset: u64, size: u64) -> Self {
         Self {
