@@ -2,11 +2,15 @@
 //! Many threads on one shared queue, posts of every size mixed: each is announced once, whoever
 //! does it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use mlx5_queue::Opcode;
+use mlx5_queue::{DoorbellRecord, Opcode, QueueIndex};
 use mscclpp_device::abi::QueueForm;
+use mscclpp_device::executor::Trace;
+use mscclpp_device::executor::memory::Access;
 
+use crate::support::end::{baton_at, ready_at};
 use crate::support::script::{PUT, PUT_SIGNAL, PUT_SIGNAL_FLUSH, SIGNAL};
 use crate::support::{Kernels, Op, Outcome, Rig, Runner, Setup, all_ok, equal};
 
@@ -189,4 +193,88 @@ pub(crate) fn weak(kernels: &Kernels) -> Outcome {
 #[test]
 fn on_weak_memory_mixed_posts_of_several_threads_are_each_announced_once() {
     weak(&Kernels::of("queue")).unwrap();
+}
+
+/// One thread posts; what others do meanwhile is done for it, when its record reaches a step.
+fn meanwhile(
+    kernels: &Kernels,
+    op: Op,
+    first_word: u32,
+    others: impl Fn(&Rig, Access) + Send + Sync + 'static,
+) -> Result<Rig, String> {
+    let mut setup = Setup::default().modelled();
+    // Nobody fetches the others' requests, of which there are only ready words.
+    setup.nic.faults.never_execute = true;
+    let rig = Arc::new(Rig::new(setup));
+    rig.ends[0].ready.write(0, &first_word.to_ne_bytes());
+    let seen = rig.clone();
+    let trace = Trace::observed(move |event| others(&seen, event.access));
+    equal(
+        "post",
+        Runner::on(&rig, kernels, trace).run(&[op])?,
+        vec![0],
+    )?;
+    Arc::into_inner(rig).ok_or_else(|| "the record is still in use".to_owned())
+}
+
+fn word(rig: &Rig, index: u64) -> u32 {
+    let mut word = [0; 4];
+    rig.ends[0].ready.read(index as usize * 4, &mut word);
+    u32::from_ne_bytes(word)
+}
+
+fn announced(rig: &Rig, end: u64) -> Outcome {
+    let mut record = [0; 4];
+    rig.ends[0]
+        .record
+        .read(DoorbellRecord::SEND_OFFSET, &mut record);
+    let expected = DoorbellRecord::send_word(QueueIndex::new(end));
+    equal("record", record, expected)
+}
+
+/// The baton comes after the poster has looked for it and before it says that its post is ready: it
+/// takes it then.
+pub(crate) fn late_baton(kernels: &Kernels) -> Outcome {
+    let rig = meanwhile(
+        kernels,
+        Op::same(PUT_SIGNAL, 0, 8),
+        ready_at(1000),
+        |rig, access| {
+            let own = &rig.ends[0];
+            let ring = own.ring.address() as usize;
+            if matches!(access, Access::Store { address, .. } if address == ring) {
+                own.ready.write(0, &baton_at(0).to_ne_bytes());
+            }
+        },
+    )?;
+    announced(&rig, 2)?;
+    equal("the next word", word(&rig, 2), baton_at(2))
+}
+
+#[test]
+fn a_baton_that_comes_late_is_taken() {
+    late_baton(&Kernels::of("queue")).unwrap();
+}
+
+/// Each time that the NIC is told of all before `n`, the request at `n` becomes ready, up to the
+/// sixth: the thread with the baton sees each and goes on, and leaves the baton behind the last.
+pub(crate) fn late_posts(kernels: &Kernels) -> Outcome {
+    const LAST: u64 = 6;
+    let rig = meanwhile(kernels, Op::of(SIGNAL), baton_at(0), |rig, access| {
+        let own = &rig.ends[0];
+        if let Access::StoreMmio { value, .. } = access {
+            let end = u64::from((value as u32).swap_bytes() >> 8);
+            if end < LAST {
+                own.ready
+                    .write(end as usize * 4, &ready_at(end).to_ne_bytes());
+            }
+        }
+    })?;
+    announced(&rig, LAST)?;
+    equal("the next word", word(&rig, LAST), baton_at(LAST))
+}
+
+#[test]
+fn posts_that_become_ready_while_the_nic_is_told_are_announced() {
+    late_posts(&Kernels::of("queue")).unwrap();
 }

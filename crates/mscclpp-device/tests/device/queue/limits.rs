@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 //! Many posts through small rings: room, counts, wraps, budgets.
 
+use std::mem::offset_of;
 use std::time::Duration;
 
 use mlx5_queue::{Doorbell, Opcode, QueueIndex};
-use mscclpp_device::abi::{PortChannelDeviceHandle, QueueForm, Status};
+use mscclpp_device::abi::{PortChannelDeviceHandle, QueueForm, QueueState, Status};
+use mscclpp_device::executor::memory::Access;
 use mscclpp_device::executor::{LaunchDims, Model};
 use mscclpp_softnic::{FaultPlan, HostBuffer};
 
@@ -166,6 +168,38 @@ pub(crate) fn laps(kernels: &Kernels) -> Outcome {
 #[test]
 fn a_few_laps_are_counted_in_rings_of_any_size() {
     laps(&Kernels::of("queue")).unwrap();
+}
+
+/// An owner who knows of room does not look at the count of what is complete: once in a lap it does.
+pub(crate) fn looks_at_completions(kernels: &Kernels) -> Outcome {
+    const BLOCKS: u64 = 16;
+    let rig = Rig::new(
+        Setup {
+            blocks: BLOCKS as u32,
+            ..Setup::exclusive()
+        }
+        .modelled(),
+    );
+    let own = &rig.ends[0];
+    let completed = own.state.address() as usize + offset_of!(QueueState, completed);
+    for lap in 0..3 {
+        for posts in [1, BLOCKS - 1] {
+            let trace = rig.trace();
+            Runner::on(&rig, kernels, &trace).run(&vec![Op::of(SIGNAL); posts as usize])?;
+            let looked = trace.events().iter().any(|event| {
+                matches!(event.access, Access::Load { address, .. } if address == completed)
+            });
+            let first = posts == 1;
+            equal(&format!("lap {lap}, {posts} posts: looked"), looked, first)?;
+        }
+        all_ok(&Runner::direct(&rig, kernels).run(&[Op::of(FLUSH)])?)?;
+    }
+    rig.no_violations()
+}
+
+#[test]
+fn an_owner_looks_at_completions_once_a_lap() {
+    looks_at_completions(&Kernels::of("queue")).unwrap();
 }
 
 /// Positions run across 2^32, 2^16, where the NIC's 16 bits begin again, and 2^31, where the
