@@ -31,6 +31,7 @@ pub const ALL: &[(&str, &str)] = &[
     header!("port_channel_device.hpp"),
     header!("queue_channel_device.hpp"),
     header!("queue_device.hpp"),
+    header!("queue_state_device.hpp"),
     header!("semaphore_device.hpp"),
     header!("status.hpp"),
     header!("trigger.hpp"),

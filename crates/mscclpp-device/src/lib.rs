@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `port_channel.hpp` | `DeviceHandle<PortChannel>`; includes the next three |
 //! | `port_channel_device.hpp` | `put`, `signal`, `putWithSignal`, `putWithSignalAndFlush`, `flush`, `accumulate`, `poll`, `wait`, with memory ids or bound to two memories |
-//! | `queue_channel_device.hpp`, `queue_device.hpp`, `work_request_device.hpp` | the same calls as work requests on an mlx5 send queue, that the calling thread posts itself |
+//! | `queue_channel_device.hpp`, `queue_device.hpp`, `queue_state_device.hpp`, `work_request_device.hpp` | the same calls as work requests on an mlx5 send queue, that the calling thread posts itself |
 //! | `semaphore_device.hpp` | the semaphore that a peer raises |
 //! | `fifo_device.hpp`, `trigger.hpp` | the queue to the proxy and its 16-byte triggers |
 //! | `packet_device.hpp`, `copy_device.hpp` | `LLPacket`, `LL8Packet`, `copyToPackets`, `copyFromPackets` |
@@ -39,13 +39,17 @@
 //!   (`maxSpinCount`, unlimited unless given) with `Timeout`, or by the sticky
 //!   error of its connection or of the proxy's FIFO, which it looks at every
 //!   10 µs at most. After an error was seen it looks once more: what arrived
-//!   wins. It never returns `Ok` early, in any build.
+//!   wins. It never returns `Ok` early, in any build. One call does not end by
+//!   the FIFO's error, which says that the service has stopped: a post to a
+//!   shared queue that has taken its slots and waits for room (below).
 //! - **Arguments** that do not fit a trigger (32-bit offsets and sizes, 9-bit
 //!   memory ids, 10-bit semaphore ids), or on a queue are outside of the memory
 //!   that they name, give `InvalidArgument`, and nothing is posted. Nothing is
 //!   cut off.
-//! - **A taken slot is always filled.** A push or post with a budget takes a slot
-//!   only if there is room.
+//! - **A taken slot is always filled**, because nothing behind a gap would ever be
+//!   executed. A push or post with a budget takes a slot only if there is room, and
+//!   so does the owner of an exclusive queue. Others take their slots first, and
+//!   then wait until there is room or the whole FIFO or queue has ended.
 //! - **Packets** carry data and flag in one 8-byte store: no fence, no signal.
 //!
 //! # Channels on a send queue
@@ -61,6 +65,12 @@
 //!   launch; or *shared*, for all threads of the grid. Kernels compiled with
 //!   `MSCCLPP_DEBUG` notice two threads in an exclusive queue. `wait`, `poll` and
 //!   waiting in `flush` are for any thread in both.
+//! - Slots of a shared queue are taken by one atomic addition. A post without a
+//!   budget that then waits for room ends by room, by the queue's error or by
+//!   that of its connection. It outlasts the stop of its service: it returns once
+//!   the NIC has made room, or the connection has ended.
+//! - On a shared queue one thread at a time tells the NIC of requests, its own and
+//!   those that others have made ready behind them; the others return at once.
 //! - Offsets and sizes have 64 bits and are checked before anything is posted.
 //!   Transfers above the queue's largest message are split.
 //! - Everything that changes is in device memory ([`abi::QueueState`]), so that
@@ -70,7 +80,8 @@
 //!   `QueueError`. What was complete before stays so.
 //! - Inside a post: the requests; a release at system scope that covers them and
 //!   the payload; the doorbell; the doorbell record; a release of that; the
-//!   doorbell again.
+//!   doorbell again. On a shared queue that release is of the thread that tells
+//!   the NIC; it acquires what the others released to the GPU.
 //!
 //! Handles are plain data, may be copied to any number of threads and keep
 //! nothing alive. They carry version and size; `check` on the Rust side

@@ -88,7 +88,8 @@
 //! neither: `flush` and `wait` do. A failed work request ends its queue: posts and waits of the kernel
 //! return `QueueError` at once, and the host learns request and syndrome ([`Error::QueueFailed`]); the
 //! other end fails, too. When a service is stopped or dropped, kernels that wait return
-//! `Aborted`.
+//! `Aborted`, but for posts that wait for room in a shared queue: they have taken their place in it
+//! and return when there is room, or when the connection has ended.
 //!
 //! # Threads
 //!

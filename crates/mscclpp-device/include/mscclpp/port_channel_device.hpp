@@ -28,6 +28,9 @@ enum class Backend : uint32_t {
 /// (behind a block barrier, say). All return a status: Ok, the sticky error of the proxy's FIFO or
 /// of the queue, or InvalidArgument or Unsupported, in which cases nothing was posted.
 ///
+/// A post to a shared queue that waits for room does not end when the channel's service stops: see
+/// QueueDeviceHandle::post().
+///
 /// `maxSpinCount` is a budget of looks; negative, the default, is no limit. It bounds each of a
 /// call's waits (for room, for completion). When it is used up the call returns Timeout, and never
 /// Ok before completion.

@@ -111,7 +111,7 @@ struct QueueChannel {
         const uint64_t most = channel.queue.maxMessage;
         return i == parts ? channel.signalRequest() : transfer.part(channel.queue.number, i * most, most);
       };
-      uint64_t last;
+      uint64_t last = 0;
       status = QueueDeviceHandle::postInPieces(queue, parts + signals, make, &last, maxSpinCount, watch);
       ticket = last;
     }

@@ -8,7 +8,7 @@
 namespace mscclpp {
 
 /// Version of all layouts that host and device share; twin of `abi::VERSION`.
-constexpr uint32_t abiVersion = 2;
+constexpr uint32_t abiVersion = 3;
 
 inline namespace MSCCLPP_MODE {
 

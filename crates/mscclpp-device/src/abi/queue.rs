@@ -61,7 +61,8 @@ pub struct QueueDeviceHandle {
     /// Address of the queue's [`QueueState`], device memory.
     pub state: u64,
     /// Shared form: address of `blocks` words of 4 bytes, device memory, zeroed
-    /// at first. Exclusive form: 0.
+    /// at first, as the state is: that says that whoever posts request 0 is the
+    /// first to tell the NIC. Exclusive form: 0.
     pub ready: u64,
     /// Address of a registered word of 8 bytes where results of atomics land.
     pub scratch: u64,

@@ -47,7 +47,7 @@ VALUE(static_cast<uint32_t>(Status::PeerDown), 3);
 VALUE(static_cast<uint32_t>(Status::Aborted), 4);
 VALUE(static_cast<uint32_t>(Status::InvalidArgument), 5);
 VALUE(static_cast<uint32_t>(Status::Unsupported), 6);
-VALUE(abiVersion, 2);
+VALUE(abiVersion, 3);
 OFFSET(StatusWord, code, 0);
 OFFSET(StatusWord, detail, 4);
 

@@ -10,3 +10,4 @@ pub(crate) mod operations;
 pub(crate) mod order;
 pub(crate) mod stale;
 pub(crate) mod threads;
+pub(crate) mod waits;
