@@ -22,6 +22,8 @@ pub struct Bench {
     pub quick: bool,
     /// Only this suite.
     pub suite: Option<String>,
+    /// Only backends whose name contains this text.
+    pub backend: Option<String>,
     /// Where the report goes; by default under the target directory.
     pub json: Option<PathBuf>,
     /// For the whole run, after the build.
@@ -55,6 +57,9 @@ pub fn bench(options: &Bench, interrupt: &Interrupt) -> Result<()> {
     }
     if let Some(suite) = &options.suite {
         args.push(format!("--suite={suite}").into());
+    }
+    if let Some(backend) = &options.backend {
+        args.push(format!("--backend={backend}").into());
     }
     Launch::new(options.ranks, program)
         .args(args)

@@ -113,6 +113,9 @@ struct BenchArgs {
     /// two-qp, four-qp, fifo or join
     #[arg(long, value_name = "NAME")]
     suite: Option<String>,
+    /// Only backends whose name contains this text, such as gpu-initiated
+    #[arg(long, value_name = "TEXT")]
+    backend: Option<String>,
     /// Where to write the report [default: bench/latest.json in the target directory]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -255,6 +258,7 @@ impl BenchArgs {
             ranks: self.n,
             quick: self.quick,
             suite: self.suite,
+            backend: self.backend,
             json: self.json,
             timeout: self.timeout,
         };

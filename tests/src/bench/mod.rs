@@ -98,12 +98,18 @@ pub const SUITES: [Suite; 11] = [
     },
 ];
 
-/// Runs the suites of this name, or all, with one executor. All ranks of the context call it; rank 0
-/// gets the rows.
-pub fn run(context: &Context, executor: Executor, suite: Option<&str>) -> anyhow::Result<Vec<Row>> {
+/// Runs the suites of this name, or all, with one executor, on the backends whose name contains a
+/// text, or all. All ranks of the context call it; rank 0 gets the rows.
+pub fn run(
+    context: &Context,
+    executor: Executor,
+    suite: Option<&str>,
+    backend: Option<&str>,
+) -> anyhow::Result<Vec<Row>> {
+    let wanted = |name: &str| backend.is_none_or(|text| name.contains(text));
     let selected = |candidate: &&Suite| suite.is_none_or(|name| name == candidate.name);
     let mut rows = Vec::new();
-    for (_, backend) in executor.backends() {
+    for (_, backend) in (executor.backends()).filter(|(_, backend)| wanted(backend.name)) {
         let obstacles = context.exchange((backend.obstacle)(context))?;
         if let Some(obstacle) = obstacles.into_iter().flatten().next() {
             if context.rank() == 0 {

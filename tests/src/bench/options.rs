@@ -20,6 +20,10 @@ pub struct Options {
     #[arg(long, value_name = "NAME", value_parser = SUITES.map(|suite| suite.name))]
     pub suite: Option<String>,
 
+    /// Only backends whose name contains this text, such as `ipc`
+    #[arg(long, value_name = "TEXT")]
+    pub backend: Option<String>,
+
     /// What runs kernels
     #[arg(long, value_enum, default_value = "host")]
     pub executor: Executor,

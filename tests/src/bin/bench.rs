@@ -60,7 +60,12 @@ fn measure(options: &Options) -> anyhow::Result<()> {
     };
     if rank < 2 {
         let context = Context::of_job(bootstrap.clone(), Deadline::after(LIMIT)).with(2, profile);
-        let rows = run(&context, options.executor, options.suite.as_deref())?;
+        let rows = run(
+            &context,
+            options.executor,
+            options.suite.as_deref(),
+            options.backend.as_deref(),
+        )?;
         if rank == 0 {
             println!("\n{}", table(&rows));
             if let Some(path) = &options.json {

@@ -62,6 +62,9 @@ pub struct GpuRunArgs {
     /// Only this suite of the benchmark
     #[arg(long, value_name = "NAME")]
     suite: Option<String>,
+    /// Only backends of the benchmark whose name contains this text, such as ipc
+    #[arg(long, value_name = "TEXT")]
+    backend: Option<String>,
     /// Measure the tests of this build of MSCCL++ too, by mpirun
     #[arg(long, value_name = "DIR")]
     upstream_dir: Option<PathBuf>,
@@ -94,6 +97,7 @@ impl GpuRunArgs {
             memcheck: self.memcheck,
             quick: self.quick,
             suite: self.suite,
+            backend: self.backend,
             upstream: self.upstream_dir,
             gpunetio: self.gpunetio_dir,
             timeout: self.timeout,

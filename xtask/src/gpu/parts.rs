@@ -235,6 +235,8 @@ fn checked((program, args): Words) -> Result<Words> {
 pub fn bench(parts: &Parts<'_>, tables: &mut String) -> Result<(bool, String)> {
     let mut args = bench_args(parts, "bench.json");
     args.extend((parts.options.suite.iter()).map(|suite| format!("--suite={suite}").into()));
+    let backends = parts.options.backend.iter();
+    args.extend(backends.map(|backend| format!("--backend={backend}").into()));
     let mut log = parts.log("bench")?;
     let problem = parts.ranks(parts.program(BENCH, args), &mut |line| {
         let text = String::from_utf8_lossy(&line.bytes);

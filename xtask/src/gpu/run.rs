@@ -50,6 +50,8 @@ pub struct GpuRun {
     pub quick: bool,
     /// Only this suite of the benchmark.
     pub suite: Option<String>,
+    /// Only backends of the benchmark whose name contains this text.
+    pub backend: Option<String>,
     /// A build of MSCCL++, whose tests are measured too.
     pub upstream: Option<PathBuf>,
     /// A checkout of GPUNetIO, whose device functions are measured too.
