@@ -94,7 +94,8 @@ impl Default for GpuNetIoConfig {
 /// one, under deadlines of their own.
 ///
 /// With a bootstrap that has no [`turns`](Bootstrap::turns), take another tag after a failure: what the
-/// failed setup has left behind cannot be told apart there.
+/// failed setup has left behind cannot be told apart there. Take another tag on any bootstrap after a
+/// setup that some rank did not call at all, and rebuild an edge by one call at a time.
 ///
 /// Several services may use one bootstrap, and be set up at once, with different tags; the tags of
 /// their later exchanges must differ, too. All methods may be called from any thread.
@@ -104,6 +105,9 @@ pub struct GpuNetIoService {
     gid_index: u32,
     state: Mutex<State>,
     pairwise: Pairwise,
+    /// Held while both halves of an exchange of memory are queued: another thread's halves, with the
+    /// same tag, do not come between.
+    exchanging: Mutex<()>,
 }
 
 impl GpuNetIoService {
@@ -151,6 +155,7 @@ impl GpuNetIoService {
             gid_index: config.gid_index,
             state: Mutex::new(State::New),
             pairwise: Pairwise::default(),
+            exchanging: Mutex::new(()),
         })
     }
 
@@ -259,6 +264,7 @@ impl GpuNetIoService {
         if self.queues(peer) == 0 && !self.pairwise.has_queues_to(peer) {
             return Err(no_queue(peer));
         }
+        let _halves = lock(&self.exchanging);
         self.communicator.send_memory(memory, peer, tag)?;
         self.communicator.recv_memory(peer, tag)
     }

@@ -3,6 +3,7 @@
 
 mod deaths;
 mod demand;
+mod exchange;
 mod faults;
 mod faulty;
 mod leaks;
