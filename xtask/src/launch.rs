@@ -52,10 +52,10 @@ pub enum LaunchError {
     #[error("a job needs at least one rank")]
     NoRanks,
     /// The directory for the secret and the root's address.
-    #[error("cannot make the job's temporary directory or its secret: {0}")]
+    #[error("cannot make the job's temporary directory or its secret")]
     Rendezvous(#[source] io::Error),
     /// A rank's program could not be started; those already started are gone.
-    #[error("rank {rank}: cannot start {}: {source}", program.display())]
+    #[error("rank {rank}: cannot start {}", program.display())]
     Spawn {
         /// The rank.
         rank: usize,

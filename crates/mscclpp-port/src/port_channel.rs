@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::{
-    AbiHeader, BasePortChannelDeviceHandle, FifoDeviceHandle, PortChannelDeviceHandle,
-    QueueChannel, QueueMemory,
+    BasePortChannelDeviceHandle, FifoDeviceHandle, PortChannelDeviceHandle, QueueChannel,
+    QueueMemory,
 };
 
 use crate::connection::Connection;
@@ -138,7 +138,7 @@ impl BasePortChannel {
                 lane.flush.address(),
                 lane.memories.as_ref().map_or(0, MemoryTable::address),
             ),
-            Behind::Own(memories) => (no_fifo(), 0, memories.table.address()),
+            Behind::Own(memories) => (FifoDeviceHandle::none(), 0, memories.table.address()),
         };
         match self.queue() {
             None => BasePortChannelDeviceHandle::new(id, semaphore, fifo, flush),
@@ -300,23 +300,6 @@ impl PortChannel {
                 PortChannelDeviceHandle::on_queue(base, (dst, bound.dst), (src, bound.src))
             }
         }
-    }
-}
-
-/// What stands for the FIFO where there is none. Kernels that post to a queue read nothing of it but
-/// that no status word belongs to it.
-fn no_fifo() -> FifoDeviceHandle {
-    FifoDeviceHandle {
-        abi: AbiHeader::of::<FifoDeviceHandle>(),
-        triggers: 0,
-        head: 0,
-        tail: 0,
-        tail_cache: 0,
-        size: 0,
-        reserved: 0,
-        size_mask: 0,
-        size_shift: 0,
-        status: 0,
     }
 }
 

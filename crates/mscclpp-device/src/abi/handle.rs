@@ -85,6 +85,25 @@ pub struct FifoDeviceHandle {
     pub status: u64,
 }
 
+impl FifoDeviceHandle {
+    /// What stands for the FIFO of a channel that has none. Kernels that post to a queue read nothing
+    /// of it but that no status word belongs to it.
+    pub const fn none() -> Self {
+        Self {
+            abi: AbiHeader::of::<Self>(),
+            triggers: 0,
+            head: 0,
+            tail: 0,
+            tail_cache: 0,
+            size: 0,
+            reserved: 0,
+            size_mask: 0,
+            size_shift: 0,
+            status: 0,
+        }
+    }
+}
+
 /// The device side of a semaphore that the peer raises; twin of
 /// `mscclpp::Host2DeviceSemaphoreDeviceHandle` (`semaphore_device.hpp`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -167,7 +167,7 @@ impl Queues {
             size: SLOTS as i32,
             size_mask: u64::from(SLOTS) - 1,
             size_shift: u64::from(SLOTS.ilog2()),
-            ..no_fifo()
+            ..FifoDeviceHandle::none()
         };
         PortChannelDeviceHandle::new(
             BasePortChannelDeviceHandle::new(0, semaphore(), fifo, 0),
@@ -209,7 +209,7 @@ impl Queues {
         let base = BasePortChannelDeviceHandle::on_queue(
             0,
             semaphore(),
-            no_fifo(),
+            FifoDeviceHandle::none(),
             QueueChannel {
                 queue,
                 memories: 0,
@@ -354,21 +354,6 @@ pub(super) struct Names {
     scratch: u64,
     /// In the same order, big-endian.
     keys: [u32; 4],
-}
-
-fn no_fifo() -> FifoDeviceHandle {
-    FifoDeviceHandle {
-        abi: AbiHeader::of::<FifoDeviceHandle>(),
-        triggers: 0,
-        head: 0,
-        tail: 0,
-        tail_cache: 0,
-        size: 0,
-        reserved: 0,
-        size_mask: 0,
-        size_shift: 0,
-        status: 0,
-    }
 }
 
 /// Of channels that nobody waits on.

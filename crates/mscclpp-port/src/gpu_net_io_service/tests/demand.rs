@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use mscclpp_bootstrap::{Bootstrap, Deadline, Recording};
 use mscclpp_softnic::{ControlOperation, Device as Nic, FaultPlan, State};
 
-use super::world::{PATIENCE, Part, is_empty, nics, service, set_up, world};
+use super::world::{PATIENCE, Part, is_empty, nics, service, set_up, set_up_alike, world};
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::device::Device;
@@ -78,16 +78,7 @@ fn gpunetio_two_ranks_make_queues_on_demand_and_no_other_takes_part() {
         service.port_channel(semaphore, &remote, &memory).unwrap();
     }
     // A setup is still possible.
-    let parts: Vec<Part<'_>> = (services.iter())
-        .map(|service| Part {
-            service,
-            counts: QueueCounts::Uniform(1),
-            comes_after: Duration::ZERO,
-        })
-        .collect();
-    for result in set_up(&parts, 0, PATIENCE) {
-        result.unwrap();
-    }
+    set_up_alike(&services, 1);
     assert!(made.iter().flatten().all(|made| made.status().is_none()));
     drop((made, services));
     assert!(nics.iter().all(is_empty));
@@ -323,16 +314,7 @@ fn gpunetio_a_failed_setup_leaves_queues_made_on_demand_as_they_are() {
 fn gpunetio_queues_on_demand_do_not_take_the_place_of_those_of_a_setup() {
     let (ranks, nics) = (world(2), nics(2));
     let services = services(&ranks, &nics);
-    let parts: Vec<Part<'_>> = (services.iter())
-        .map(|service| Part {
-            service,
-            counts: QueueCounts::Uniform(1),
-            comes_after: Duration::ZERO,
-        })
-        .collect();
-    for result in set_up(&parts, 0, PATIENCE) {
-        result.unwrap();
-    }
+    set_up_alike(&services, 1);
     let old = [0, 1].map(|rank: usize| services[rank].connect(1 - rank, 0).unwrap());
     // One makes the queues of the setup again, the other wants some besides.
     let [rebuilt, made] = thread::scope(|scope| {
@@ -351,16 +333,7 @@ fn gpunetio_queues_on_demand_do_not_take_the_place_of_those_of_a_setup() {
 fn gpunetio_one_edge_is_rebuilt_while_the_others_go_on() {
     let (ranks, nics) = (world(3), nics(3));
     let services = services(&ranks, &nics);
-    let parts: Vec<Part<'_>> = (services.iter())
-        .map(|service| Part {
-            service,
-            counts: QueueCounts::Uniform(2),
-            comes_after: Duration::ZERO,
-        })
-        .collect();
-    for result in set_up(&parts, 0, PATIENCE) {
-        result.unwrap();
-    }
+    set_up_alike(&services, 2);
     let to = |rank: usize, peer, index| services[rank].connect(peer, index).unwrap();
     let old: Vec<_> = [(0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)]
         .map(|(rank, peer, index)| to(rank, peer, index))

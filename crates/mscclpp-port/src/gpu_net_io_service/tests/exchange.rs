@@ -2,34 +2,18 @@
 //! Exchanges of memory between a set up pair, from several threads.
 
 use std::thread;
-use std::time::Duration;
 
-use super::world::{PATIENCE, Part, nics, service, set_up, world};
+use super::world::{nics, service, set_up_alike, world};
 use crate::buffer::Buffer;
 use crate::device::Device;
-use crate::gpu_net_io_service::{GpuNetIoService, QueueCounts};
-
-fn pair() -> (Vec<GpuNetIoService>, Vec<mscclpp_softnic::Device>) {
-    let (ranks, nics) = (world(2), nics(2));
-    let services: Vec<_> = (ranks.iter().zip(&nics))
-        .map(|(r, n)| service(r, n))
-        .collect();
-    let parts: Vec<Part<'_>> = (services.iter())
-        .map(|service| Part {
-            service,
-            counts: QueueCounts::Uniform(1),
-            comes_after: Duration::ZERO,
-        })
-        .collect();
-    for result in set_up(&parts, 0, PATIENCE) {
-        result.unwrap();
-    }
-    (services, nics)
-}
 
 #[test]
 fn gpunetio_exchanges_of_two_threads_with_one_tag_do_not_cross() {
-    let (services, _nics) = pair();
+    let (ranks, nics) = (world(2), nics(2));
+    let services: Vec<_> = (ranks.iter().zip(&nics))
+        .map(|(rank, nic)| service(rank, nic))
+        .collect();
+    set_up_alike(&services, 1);
     let buffer = Buffer::new(Device::cpu(), 4096).unwrap();
     let of = |rank: usize, size| services[rank].register_memory(&buffer, 0..size).unwrap();
     let (mine, theirs) = ([of(0, 8), of(0, 16)], [of(1, 8), of(1, 16)]);

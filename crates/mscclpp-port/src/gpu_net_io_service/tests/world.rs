@@ -69,7 +69,7 @@ pub(super) fn set_up(parts: &[Part<'_>], tag: u32, timeout: Duration) -> Vec<Res
     ends.into_iter().map(|end| end.unwrap()).collect()
 }
 
-/// The same with ranks that may panic.
+/// What all ranks get from a setup, or how they panicked.
 pub(super) fn try_set_up(
     parts: &[Part<'_>],
     tag: u32,
@@ -86,6 +86,20 @@ pub(super) fn try_set_up(
             .collect();
         ranks.into_iter().map(|rank| rank.join()).collect()
     })
+}
+
+/// Sets services up with so many queues between every two ranks.
+pub(super) fn set_up_alike(services: &[GpuNetIoService], count: i32) {
+    let parts: Vec<_> = (services.iter())
+        .map(|service| Part {
+            service,
+            counts: QueueCounts::Uniform(count),
+            comes_after: Duration::ZERO,
+        })
+        .collect();
+    for result in set_up(&parts, 0, PATIENCE) {
+        result.unwrap();
+    }
 }
 
 /// Nothing is left on a NIC.
