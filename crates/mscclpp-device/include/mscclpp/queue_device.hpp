@@ -314,13 +314,16 @@ struct QueueDeviceHandle {
     }
     uint64_t end = first + count;
     for (;;) {
-      const uint32_t next = loadReady(end);  // read while the NIC is told
+      uint32_t next = loadReady(end);  // read while the NIC is told
       ring(end, probe);
       // Behind the doorbell, so that the next one's comes after it. Who takes the baton acquires, by
-      // the fence in ring().
-      if (next != readyAt(end) &&
-          memory::compareExchange<scopeDevice>(readyWord(end), next, batonAt(end), memoryOrderRelease) == next) {
-        return;
+      // the fence in ring(). The first look was in no order with others and may be too old: only what
+      // the compare-and-swap finds tells of this lap.
+      while (next != readyAt(end)) {
+        const uint32_t was =
+            memory::compareExchange<scopeDevice>(readyWord(end), next, batonAt(end), memoryOrderRelease);
+        if (was == next) return;
+        next = was;
       }
       // It is ready. The same is true where scan() ended inside of a post, because it had not seen
       // the post's later words yet: they were stored and released before the first one was made
