@@ -35,7 +35,7 @@ pub(crate) use handshake::{CONTROL, Handshake, SELF_TEST, test};
 pub use hca::Hca;
 pub(crate) use hca::Hcas;
 pub(crate) use memories::MemoryTable;
-pub(crate) use policy::{QueueRecord, check_local, check_made, hca_for, join};
+pub(crate) use policy::{PortRecord, QueueRecord, check_local, check_made, hca_for, join};
 pub(crate) use provider::{
     GpuQueueProvider, HcaQueue, HcaRegistration, Path, QueuePlan, WriteOrdering,
 };
