@@ -35,12 +35,16 @@ pub(crate) use handshake::{CONTROL, Handshake, SELF_TEST, test};
 pub use hca::Hca;
 pub(crate) use hca::Hcas;
 pub(crate) use memories::MemoryTable;
-pub(crate) use policy::{PortRecord, QueueRecord, check_local, check_made, hca_for, join};
+#[cfg(any(feature = "ib", all(test, not(loom))))]
+pub(crate) use policy::PortRecord;
+pub(crate) use policy::{QueueRecord, check_local, check_made, hca_for, join};
 pub(crate) use provider::{
     GpuQueueProvider, HcaQueue, HcaRegistration, Path, QueuePlan, WriteOrdering,
 };
+#[cfg(any(feature = "ib", all(test, not(loom))))]
+pub(crate) use provider::{HcaAddress, HcaCapabilities, Mtu, QueueAddress, WireStream};
 #[cfg(all(test, not(loom)))]
-pub(crate) use provider::{HcaAddress, HcaCapabilities, QueueAddress, QueueFault, WireStream};
+pub(crate) use provider::QueueFault;
 #[cfg(all(test, not(loom)))]
 pub(crate) use soft::SoftHca;
 pub(crate) use transport::GpuTransport;

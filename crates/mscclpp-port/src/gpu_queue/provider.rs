@@ -161,6 +161,12 @@ pub(crate) trait GpuQueueProvider: Send + Sync {
 
     /// Takes the news; what they are is asked of the queues.
     fn take_news(&self);
+
+    /// The HCA on whose queues the host posts, if it is one.
+    #[cfg(feature = "ib")]
+    fn verbs(&self) -> Option<&crate::ib::IbHca> {
+        None
+    }
 }
 
 /// Memory that requests can name, until it is dropped.

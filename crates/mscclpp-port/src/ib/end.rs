@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::news::{Fault, News, Trouble};
+use super::news::{Affected, Fault, News, Trouble};
 use super::posts::{Names, Posts};
 use super::receiver::Receiver;
 use crate::control::Arrived;
@@ -14,7 +14,7 @@ use crate::control_end::ControlEnd;
 use crate::error::{Error, Result};
 use crate::gpu_queue::GpuQueueProvider;
 use crate::sync::lock_plain as lock;
-use crate::verbs::CompletionStatus;
+use crate::verbs::{CompletionStatus, ReceiveRequest};
 use crate::watcher::Watched;
 
 /// How long a peer that is gone without a word leaves requests of this end time to fail: together both
@@ -29,7 +29,7 @@ pub(super) struct IbEnd {
     /// Behind the queue, which is made on it.
     hca: Arc<dyn GpuQueueProvider>,
     news: Arc<News>,
-    port: u8,
+    affected: Affected,
     names: Names,
     stall_timeout: Duration,
     /// The queue was let go of.
@@ -44,7 +44,7 @@ pub(super) struct Parts {
     pub(super) receiver: Option<Receiver>,
     pub(super) hca: Arc<dyn GpuQueueProvider>,
     pub(super) news: Arc<News>,
-    pub(super) port: u8,
+    pub(super) affected: Affected,
     pub(super) names: Names,
     pub(super) stall_timeout: Duration,
 }
@@ -57,7 +57,7 @@ impl IbEnd {
             receiver: parts.receiver.map(Mutex::new),
             hca: parts.hca,
             news: parts.news,
-            port: parts.port,
+            affected: parts.affected,
             names: parts.names,
             stall_timeout: parts.stall_timeout,
             ended: AtomicBool::new(false),
@@ -95,7 +95,10 @@ impl IbEnd {
         if used > 0
             && let Some(pair) = lock(&self.posts).pair()
         {
-            pair.post_receives(used)?;
+            // None needs memory, and any is as good as another.
+            let receive = ReceiveRequest { id: 0, local: None };
+            (pair.post_receive(&vec![receive; used]))
+                .map_err(|error| error.source.into_error(self.names.transport))?;
         }
         Ok(used > 0 && !ended)
     }
@@ -110,7 +113,7 @@ impl IbEnd {
     pub(super) fn end(&self) {
         if !self.ended.swap(true, SeqCst) {
             lock(&self.posts).stop();
-            self.news.forget(self.names.queue);
+            self.news.forget(&self.affected);
         }
         self.control.tell();
     }
@@ -142,8 +145,7 @@ impl IbEnd {
         if let Err(error) = looked {
             return Some(error);
         }
-        if let Some(trouble) = (self.news).trouble(self.names.queue, self.port, self.stall_timeout)
-        {
+        if let Some(trouble) = (self.news).trouble(&self.affected, self.stall_timeout) {
             return Some(self.error_of(trouble));
         }
         if let Some(error) = self.heard(busy) {
@@ -174,11 +176,11 @@ impl IbEnd {
     }
 
     fn error_of(&self, trouble: Trouble) -> Error {
-        let Names { rank, queue } = self.names;
+        let Names { rank, queue, .. } = self.names;
         let event = match trouble {
             Trouble::Queue(Fault::Refused) => return Error::QueueRefused { rank, queue },
             Trouble::Queue(Fault::Failed) => format!("queue {queue:#x} has failed"),
-            Trouble::PortDown(down) => format!("port {} is down for {down:?}", self.port),
+            Trouble::PortDown(down) => format!("port {} is down for {down:?}", self.affected.port),
             Trouble::Gone => "it is gone, or its driver has given up".into(),
         };
         Error::HcaFailed {

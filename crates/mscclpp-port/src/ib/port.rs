@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! Which port of an HCA is used, and which of its GIDs: decided from what the HCA says, without I/O.
 
-use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::Ipv6Addr;
 
 use crate::verbs::{Gid, GidKind};
 
@@ -76,7 +75,7 @@ fn try_port(port: &PortFacts, wish: Wish) -> Result<Choice, String> {
 fn explicit(gids: &[Gid], index: u32) -> Result<Gid, String> {
     let entry = gids.iter().find(|gid| gid.index == index);
     entry.cloned().ok_or_else(|| {
-        let known: Vec<String> = gids.iter().map(|gid| Shown(gid).to_string()).collect();
+        let known: Vec<String> = gids.iter().map(Gid::to_string).collect();
         format!(
             "GID index {index} is empty or beyond its table (MSCCLPP_IB_GID_INDEX, \
              IbConfig::gid_index); it has {}",
@@ -127,27 +126,10 @@ pub(super) fn is_routable(gid: &Gid) -> bool {
     rank(gid, false).0 <= 1
 }
 
-/// A GID with its index and kind.
-pub(super) struct Shown<'a>(pub(super) &'a Gid);
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = Ipv6Addr::from(self.0.raw);
-        let address = match address.to_ipv4_mapped() {
-            Some(ip) => IpAddr::V4(ip),
-            None => IpAddr::V6(address),
-        };
-        let kind = match self.0.kind {
-            GidKind::RoceV2 => "RoCE v2",
-            GidKind::RoceV1 => "RoCE v1",
-            _ => "InfiniBand",
-        };
-        write!(f, "{} ({address}, {kind})", self.0.index)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     fn gid(index: u32, address: &str, kind: GidKind) -> Gid {
@@ -230,7 +212,7 @@ mod tests {
         for missing in [7, u32::MAX] {
             let error = choose(&[port(1, usual())], asked(missing)).unwrap_err();
             assert!(error.contains("MSCCLPP_IB_GID_INDEX"), "{error}");
-            assert!(error.contains("3 (10.1.2.3, RoCE v2)"), "{error}");
+            assert!(error.contains("3: ::ffff:10.1.2.3 (RoCE v2)"), "{error}");
         }
     }
 
@@ -238,7 +220,7 @@ mod tests {
     fn ib_infiniband_takes_the_ports_own_gid() {
         let port = PortFacts {
             ethernet: Some(false),
-            ..port(1, vec![gid(0, "fe80::3", GidKind::Ib), gid(1, "fd00::3", GidKind::Ib)])
+            ..port(1, vec![gid(0, "fe80::3", GidKind::InfiniBand), gid(1, "fd00::3", GidKind::InfiniBand)])
         };
         let choice = choose(&[port], Wish::default()).unwrap();
         assert_eq!(choice.gid.index, 0);

@@ -2,7 +2,6 @@
 //! The posts of a connection: a bounded queue, and the part of it that the HCA has.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,8 +9,11 @@ use super::account::Account;
 use super::queue::Scratch;
 use crate::error::{Error, Result};
 use crate::gpu_queue::HcaRegistration;
-use crate::verbs::{CompletionQueue, CompletionStatus, QueuePair, ReadyToSend, SendRequest};
-use crate::verbs::WorkCompletion;
+use crate::transport::TransportKind;
+use crate::verbs::{
+    self, CompletionQueue, CompletionStatus, Local, QueuePair, ReadyToSend, Remote, SendRequest,
+    Source, WorkCompletion,
+};
 
 /// What a trigger may need: a write, a signal and a flush.
 const TRIGGER_POSTS: usize = 3;
@@ -31,12 +33,6 @@ pub(super) enum Operation {
     Put,
     Signal,
     Accumulate,
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 impl Operation {
@@ -71,6 +67,82 @@ pub(super) enum Post {
     Notice { token: u32 },
 }
 
+/// A request of a post.
+struct Piece {
+    made: verbs::Operation<'static>,
+    operation: Operation,
+    keep: Option<Arc<dyn HcaRegistration>>,
+    /// It is the post's last.
+    ends_post: bool,
+}
+
+impl Post {
+    /// The post's next request.
+    fn next(&mut self, scratch: Option<&Scratch>, largest: u64) -> Piece {
+        match self {
+            Self::Write {
+                to,
+                to_key,
+                from,
+                from_key,
+                len,
+                keep,
+            } => {
+                let step = (*len).min(largest);
+                let local = Local {
+                    address: *from,
+                    // A GiB at most.
+                    len: step as u32,
+                    key: *from_key,
+                };
+                let remote = Remote {
+                    address: *to,
+                    key: *to_key,
+                };
+                (*to, *from, *len) = (*to + step, *from + step, *len - step);
+                Piece {
+                    made: verbs::Operation::Write {
+                        source: Source::Region(local),
+                        remote,
+                        immediate: None,
+                    },
+                    operation: Operation::Put,
+                    keep: Some(Arc::clone(keep)),
+                    ends_post: *len == 0,
+                }
+            }
+            Self::Add {
+                operation,
+                to,
+                key,
+                operand,
+            } => Piece {
+                made: verbs::Operation::FetchAdd {
+                    local: scratch.map_or(Scratch::NONE, Scratch::local),
+                    remote: Remote {
+                        address: *to,
+                        key: *key,
+                    },
+                    add: *operand,
+                },
+                operation: *operation,
+                keep: None,
+                ends_post: true,
+            },
+            Self::Notice { token } => Piece {
+                made: verbs::Operation::Write {
+                    source: Source::Nothing,
+                    remote: Remote { address: 0, key: 0 },
+                    immediate: Some(*token),
+                },
+                operation: Operation::Signal,
+                keep: None,
+                ends_post: true,
+            },
+        }
+    }
+}
+
 enum Entry {
     Post(Post),
     Flush(u64),
@@ -89,6 +161,7 @@ pub(super) struct Names {
     pub(super) rank: Option<usize>,
     /// Number of the queue pair.
     pub(super) queue: u32,
+    pub(super) transport: TransportKind,
 }
 
 pub(super) struct Posts {
@@ -109,7 +182,7 @@ pub(super) struct Posts {
     moved: Instant,
     /// A request was flushed, and when: what failed before it is not known yet.
     flushed: Option<(Instant, Error)>,
-    chain: Vec<SendRequest>,
+    chain: Vec<SendRequest<'static>>,
 }
 
 /// What the posts of a connection are made of.
@@ -226,7 +299,8 @@ impl Posts {
     fn poll(&mut self) -> Result<()> {
         let mut completions = [WorkCompletion::default(); POLL];
         while self.is_under_way() {
-            let count = (self.completions.poll(&mut completions)).map_err(Error::from)?;
+            let count = (self.completions.poll(&mut completions))
+                .map_err(|error| error.into_error(self.names.transport))?;
             for completion in &completions[..count] {
                 self.complete(completion)?;
             }
@@ -241,9 +315,9 @@ impl Posts {
     }
 
     fn complete(&mut self, completion: &WorkCompletion) -> Result<()> {
-        if completion.status != CompletionStatus::Success {
+        if !completion.status.is_success() {
             let error = self.failed(completion);
-            if completion.status != CompletionStatus::WorkRequestFlushed {
+            if completion.status != CompletionStatus::Flushed {
                 return Err(error);
             }
             self.flushed.get_or_insert((Instant::now(), error));
@@ -283,8 +357,10 @@ impl Posts {
             let Some(pair) = self.pair.as_ref().filter(|_| !self.chain.is_empty()) else {
                 return Ok(());
             };
-            pair.post(&self.chain)?;
+            let posted = pair.post(&self.chain);
             self.chain.clear();
+            // There is room for all: any refusal is for good.
+            posted.map_err(|error| error.source.into_error(self.names.transport))?;
         }
     }
 
@@ -304,7 +380,12 @@ impl Posts {
                 Entry::Post(_) if self.account.room() == 0 => break,
                 Entry::Post(post) => post,
             };
-            let (request, operation, keep, ends_post) = request(post, self.scratch.as_ref(), self.largest);
+            let Piece {
+                made,
+                operation,
+                keep,
+                ends_post,
+            } = post.next(self.scratch.as_ref(), self.largest);
             if ends_post {
                 self.waiting.pop_front();
             }
@@ -316,11 +397,12 @@ impl Posts {
                 ends_post,
                 _keep: keep,
             };
-            let (id, signalled) = self.account.post(under_way, last);
+            let (id, signaled) = self.account.post(under_way, last);
             self.chain.push(SendRequest {
                 id,
-                signalled,
-                ..request
+                signaled,
+                fence: false,
+                operation: made,
             });
         }
     }

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Registration, RegistrationTable};
 use crate::refusal::{Operation, Refusal, Refused};
 use crate::transport::TransportKind;
-use crate::verbs::{CompletionQueue, CompletionStatus, WorkCompletion};
+use crate::verbs::{CompletionQueue, WorkCompletion};
 
 /// Completions polled at once.
 const POLL: usize = 64;
@@ -43,10 +43,11 @@ impl Receiver {
     /// queue has ended.
     pub(super) fn drain(&mut self) -> Result<(usize, bool)> {
         let mut completions = [WorkCompletion::default(); POLL];
-        let count = self.completions.poll(&mut completions)?;
+        let count = (self.completions.poll(&mut completions))
+            .map_err(|error| error.into_error(self.transport))?;
         for completion in &completions[..count] {
             // The queue is in error; why is told elsewhere.
-            if completion.status != CompletionStatus::Success {
+            if !completion.status.is_success() {
                 return Ok((0, true));
             }
             let Some(token) = completion.immediate else {
