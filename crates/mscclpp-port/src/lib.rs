@@ -282,6 +282,8 @@ mod table;
 #[cfg(all(test, not(loom)))]
 mod testing;
 mod transport;
+#[cfg(feature = "ib")]
+pub mod verbs;
 mod visible;
 mod watcher;
 

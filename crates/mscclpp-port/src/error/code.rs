@@ -63,6 +63,8 @@ impl Error {
             Error::Hca { .. } | Error::QueueNotExecuting { .. } | Error::UnfitQueue { .. } => {
                 ErrorCode::SystemError
             }
+            #[cfg(feature = "ib")]
+            Error::Verbs(_) => ErrorCode::SystemError,
             Error::Setup(error) => match error.reason {
                 Reason::Plan(_) => ErrorCode::InvalidUsage,
                 Reason::Silent => ErrorCode::Timeout,
