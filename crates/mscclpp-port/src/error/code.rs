@@ -67,6 +67,7 @@ impl Error {
             Error::HcaFailed { .. } => ErrorCode::SystemError,
             #[cfg(feature = "ib")]
             Error::RequestFailed { .. } => ErrorCode::RemoteError,
+            Error::Verbs(_) => ErrorCode::SystemError,
             Error::Setup(error) => match error.reason {
                 Reason::Plan(_) => ErrorCode::InvalidUsage,
                 Reason::Silent => ErrorCode::Timeout,

@@ -17,6 +17,8 @@ pub use code::ErrorCode;
 use crate::device::Device;
 use crate::refusal::Refused;
 use crate::transport::TransportKind;
+#[cfg(feature = "ib")]
+use crate::verbs::VerbsError;
 use describe::{Described, Hint, RankName};
 
 /// Result of this crate.
@@ -211,6 +213,11 @@ pub enum Error {
         /// Its error.
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
+
+    /// An HCA refused an operation, in the words of libibverbs.
+    #[cfg(feature = "ib")]
+    #[error(transparent)]
+    Verbs(Arc<VerbsError>),
 
     /// An HCA made a queue that kernels cannot post to without help of the host, or that is not what
     /// was asked for.
