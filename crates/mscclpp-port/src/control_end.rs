@@ -151,6 +151,7 @@ impl ControlEnd {
     }
 
     /// What has come from the other end, if it ends the connection.
+    #[cfg(feature = "cuda")]
     pub(crate) fn received(&self) -> Option<Error> {
         self.meaning(self.control.get()?.receive())
     }

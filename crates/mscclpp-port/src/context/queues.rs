@@ -138,7 +138,10 @@ impl Context {
         };
         let path = gpu_queue::join(&record, theirs)?;
         // The modes are the same, so this is for kernels, too.
-        #[cfg_attr(not(feature = "ib"), expect(irrefutable_let_patterns, reason = "no other kind"))]
+        #[cfg_attr(
+            not(feature = "ib"),
+            expect(irrefutable_let_patterns, reason = "no other kind")
+        )]
         let MadeQueue::Kernels(queue) = queue else {
             return Err(incompatible(&local, remote));
         };

@@ -385,7 +385,8 @@ impl Drop for IpcTransport {
         if let Some(thread) = self.handshake.take() {
             let begun = Instant::now();
             // Else the peer would go on trying until its deadline.
-            while !(thread.is_finished() || self.end.control.given_up()) && begun.elapsed() < LINGER {
+            while !(thread.is_finished() || self.end.control.given_up()) && begun.elapsed() < LINGER
+            {
                 thread::sleep(Duration::from_millis(1));
             }
             self.end.control.close();

@@ -64,10 +64,9 @@ impl Error {
                 ErrorCode::SystemError
             }
             #[cfg(feature = "ib")]
-            Error::HcaFailed { .. } => ErrorCode::SystemError,
+            Error::Verbs(_) | Error::HcaFailed { .. } => ErrorCode::SystemError,
             #[cfg(feature = "ib")]
             Error::RequestFailed { .. } => ErrorCode::RemoteError,
-            Error::Verbs(_) => ErrorCode::SystemError,
             Error::Setup(error) => match error.reason {
                 Reason::Plan(_) => ErrorCode::InvalidUsage,
                 Reason::Silent => ErrorCode::Timeout,

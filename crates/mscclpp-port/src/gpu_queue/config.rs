@@ -221,7 +221,9 @@ mod tests {
         type Change = fn(&mut IbConfig);
         let bad: [(&str, Change); 6] = [
             ("port is 0", |config| config.port = Some(0)),
-            ("service_level is 16", |config| config.service_level = Some(16)),
+            ("service_level is 16", |config| {
+                config.service_level = Some(16)
+            }),
             // No timeout at all would be a wait without end.
             ("timeout is 0", |config| config.timeout = Some(0)),
             ("timeout is 32", |config| config.timeout = Some(32)),

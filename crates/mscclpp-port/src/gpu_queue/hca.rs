@@ -150,7 +150,11 @@ impl Hcas {
 impl Hcas {
     /// Lets go of those that nobody else holds; each is opened again when it is used again.
     pub(crate) fn close_unused(&self) {
-        for slot in self.named.iter().chain(self.found.get().into_iter().flatten()) {
+        for slot in self
+            .named
+            .iter()
+            .chain(self.found.get().into_iter().flatten())
+        {
             lock(&slot.opened).take_if(|hca| Arc::strong_count(hca) == 1);
         }
     }
@@ -172,7 +176,9 @@ mod rdma {
     }
 
     pub(super) fn missing() -> String {
-        format!("no HCA is named in ContextConfig::hca_devices or in MSCCLPP_HCA_DEVICES; {WITHOUT}")
+        format!(
+            "no HCA is named in ContextConfig::hca_devices or in MSCCLPP_HCA_DEVICES; {WITHOUT}"
+        )
     }
 
     pub(super) fn open(name: &str, transport: TransportKind) -> Result<Arc<dyn GpuQueueProvider>> {
@@ -216,14 +222,20 @@ mod tests {
     fn ib_without_names_the_transports_stand_for_the_devices_that_there_are() {
         let hcas = Hcas::new(&[]);
         let devices: Vec<String> = rdma::names().collect();
-        for (transport, name) in [TransportKind::IB0, TransportKind::IB1].iter().zip(&devices) {
+        for (transport, name) in [TransportKind::IB0, TransportKind::IB1]
+            .iter()
+            .zip(&devices)
+        {
             assert_eq!(hcas.get(*transport).unwrap().name(), name);
         }
         if devices.len() < 8 {
             let error = hcas.get(TransportKind::IB7).map(drop).unwrap_err();
             assert!(matches!(error, Error::HcaUnavailable { .. }), "{error}");
             let text = error.to_string();
-            assert!(text.contains("MSCCLPP_HCA_DEVICES") && !text.contains('\n'), "{text}");
+            assert!(
+                text.contains("MSCCLPP_HCA_DEVICES") && !text.contains('\n'),
+                "{text}"
+            );
         }
     }
 }

@@ -150,9 +150,7 @@ pub(crate) fn check_local(
     };
     let mode = config.mode.resolve(env().ib_mode, capabilities.atomics);
     check_mode(transport, mode, capabilities)?;
-    if mode == IbMode::GpuNetIo
-        && config.signal_mode == SignalMode::Atomic
-        && !capabilities.atomics
+    if mode == IbMode::GpuNetIo && config.signal_mode == SignalMode::Atomic && !capabilities.atomics
     {
         return invalid(format!(
             "the HCA of {transport} has no atomics, which signals need: SignalMode::InlineWrite \
@@ -238,7 +236,9 @@ pub(crate) fn join(local: &QueueRecord, remote: &QueueRecord) -> Result<Path> {
             }
             _ => "",
         };
-        return refused(format!("one is for IbMode::{one}, the other for {other}{way_out}"));
+        return refused(format!(
+            "one is for IbMode::{one}, the other for {other}{way_out}"
+        ));
     }
     if local.port.map(|port| port.ethernet) != remote.port.map(|port| port.ethernet) {
         return refused(

@@ -52,7 +52,8 @@ impl<T> Account<T> {
     }
 
     /// Requests known to be done.
-    pub(super) fn done(&self) -> u64 {
+    #[cfg(test)]
+    fn done(&self) -> u64 {
         self.done
     }
 

@@ -17,9 +17,7 @@ use crate::gpu_queue::{
 };
 use crate::memory::Access;
 use crate::transport::TransportKind;
-use crate::verbs::{
-    AccessFlags, Device, LinkLayer, PortState, ProtectionDomain, VerbsError,
-};
+use crate::verbs::{AccessFlags, Device, LinkLayer, PortState, ProtectionDomain, VerbsError};
 
 /// An opened HCA, and the protection domain of this context on it.
 pub(crate) struct IbHca {
@@ -135,7 +133,7 @@ impl GpuQueueProvider for IbHca {
         }
         let owner: Arc<dyn Any + Send + Sync> = Arc::new(buffer.clone());
         let region = memory::register(&self.domain, buffer, (offset, len), flags, owner)
-            .map_err(|error| Error::hca(self.name(), "register memory", error))?;
+            .map_err(|error| Error::Verbs(Arc::new(error)))?;
         Ok(Box::new(region))
     }
 

@@ -42,4 +42,4 @@ mod transport;
 
 pub(crate) use hca::IbHca;
 pub(crate) use queue::{IbQueue, Joined};
-pub(crate) use transport::{CONTROL, IbTransport, Places};
+pub(crate) use transport::{CONTROL, Places};

@@ -30,9 +30,11 @@ pub(super) struct Wish {
 pub(super) struct Choice {
     pub(super) port: u8,
     pub(super) gid: Gid,
-    /// Entries that were not taken, and why.
-    pub(super) rejected: Vec<(u32, &'static str)>,
+    pub(super) rejected: Rejected,
 }
+
+/// Entries that were not taken, by their index, and why.
+type Rejected = Vec<(u32, &'static str)>;
 
 /// The port that was asked for, or the first that can be used. An error tells what is wrong with each.
 pub(super) fn choose(ports: &[PortFacts], wish: Wish) -> Result<Choice, String> {
@@ -110,7 +112,7 @@ fn rank(gid: &Gid, ipv6: bool) -> (u32, &'static str) {
 
 /// The best entry for RoCE, and why not the others. One that packets cannot be routed to is better
 /// than none, and its index is never 0 only because 0 comes first.
-fn best(gids: &[Gid], ipv6: bool) -> Result<(Gid, Vec<(u32, &'static str)>), String> {
+fn best(gids: &[Gid], ipv6: bool) -> Result<(Gid, Rejected), String> {
     let ranked = gids.iter().map(|gid| (rank(gid, ipv6), gid));
     let best = (ranked.clone()).min_by_key(|((rank, _), gid)| (*rank, gid.index));
     let Some(((_, _), best)) = best else {
@@ -185,7 +187,10 @@ mod tests {
         assert_eq!(rejected(5), "IPv6, and peers connect by IPv4");
         assert_eq!(rejected(6), "a later one of the same kind");
         // A port that has only the other family is used with that.
-        let only_v6: Vec<Gid> = usual().drain(..).filter(|gid| gid.index > 3 && gid.index < 6).collect();
+        let only_v6: Vec<Gid> = usual()
+            .drain(..)
+            .filter(|gid| gid.index > 3 && gid.index < 6)
+            .collect();
         assert_eq!(index(&only_v6, v4), 5);
     }
 
@@ -196,7 +201,9 @@ mod tests {
         let choice = choose(&[port(1, table.to_vec())], Wish::default()).unwrap();
         assert_eq!(choice.gid.index, 1);
         assert!(!is_routable(&choice.gid));
-        assert!(is_routable(&gid(3, "10.0.0.1", RoceV2)) && is_routable(&gid(3, "fd00::1", RoceV2)));
+        assert!(
+            is_routable(&gid(3, "10.0.0.1", RoceV2)) && is_routable(&gid(3, "fd00::1", RoceV2))
+        );
         let loopback = [gid(0, "127.0.0.1", RoceV2), gid(1, "169.254.1.1", RoceV2)];
         assert_eq!(index(&loopback, Wish::default()), 1);
     }
@@ -220,7 +227,13 @@ mod tests {
     fn ib_infiniband_takes_the_ports_own_gid() {
         let port = PortFacts {
             ethernet: Some(false),
-            ..port(1, vec![gid(0, "fe80::3", GidKind::InfiniBand), gid(1, "fd00::3", GidKind::InfiniBand)])
+            ..port(
+                1,
+                vec![
+                    gid(0, "fe80::3", GidKind::InfiniBand),
+                    gid(1, "fd00::3", GidKind::InfiniBand),
+                ],
+            )
         };
         let choice = choose(&[port], Wish::default()).unwrap();
         assert_eq!(choice.gid.index, 0);
@@ -244,12 +257,22 @@ mod tests {
         };
         assert_eq!(choose(&ports, wish(None)).unwrap().port, 4);
         assert_eq!(choose(&ports, wish(Some(5))).unwrap().port, 5);
-        for (number, text) in [(1, "down"), (2, "link layer"), (3, "empty"), (9, "it has 5")] {
+        for (number, text) in [
+            (1, "down"),
+            (2, "link layer"),
+            (3, "empty"),
+            (9, "it has 5"),
+        ] {
             let error = choose(&ports, wish(Some(number))).unwrap_err();
             assert!(error.contains(text), "{error}");
         }
         let error = choose(&ports[..3], wish(None)).unwrap_err();
-        for text in ["port 1: it is down", "port 2", "port 3", "no port can be used"] {
+        for text in [
+            "port 1: it is down",
+            "port 2",
+            "port 3",
+            "no port can be used",
+        ] {
             assert!(error.contains(text), "{error}");
         }
     }

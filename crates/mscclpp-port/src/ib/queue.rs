@@ -264,12 +264,13 @@ impl IbQueue {
         );
         let reads = if atomics { path.outstanding_reads } else { 0 };
         let mtu = verbs::Mtu::from_code(path.mtu.code().into());
-        let route = (port.ethernet || port.needs_gid || self.port.needs_gid).then_some(GlobalRoute {
-            gid: path.peer.hca.0,
-            source_index: 0,
-            hop_limit: HOP_LIMIT,
-            traffic_class: self.traffic_class,
-        });
+        let route =
+            (port.ethernet || port.needs_gid || self.port.needs_gid).then_some(GlobalRoute {
+                gid: path.peer.hca.0,
+                source_index: 0,
+                hop_limit: HOP_LIMIT,
+                traffic_class: self.traffic_class,
+            });
         let connector = Connector {
             pair: self.pair,
             device: self.device,
@@ -333,8 +334,10 @@ impl Connector {
         let failed = |error: VerbsError| error.into_error(self.names.transport);
         let now = self.device.gids(*port).map_err(failed)?;
         let same = |other: &&verbs::Gid| other.raw == gid.raw && other.kind == gid.kind;
-        let found = (now.iter().find(|other| other.index == gid.index && same(other)))
-            .or_else(|| now.iter().find(same));
+        let found = (now
+            .iter()
+            .find(|other| other.index == gid.index && same(other)))
+        .or_else(|| now.iter().find(same));
         let index = found.and_then(|found| u8::try_from(found.index).ok());
         index.ok_or_else(|| Error::HcaUnavailable {
             transport: self.names.transport,

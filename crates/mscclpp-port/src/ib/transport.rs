@@ -115,7 +115,10 @@ fn meet(end: &IbEnd, deadline: Deadline) -> Result<()> {
     (control.send(&Message::Connected)).map_err(|error| {
         // Its last word tells more than the broken stream.
         let last = control.last().and_then(|last| end.control.meaning(last));
-        last.unwrap_or_else(|| end.control.peer_down(format!("its connection broke: {error}")))
+        last.unwrap_or_else(|| {
+            end.control
+                .peer_down(format!("its connection broke: {error}"))
+        })
     })?;
     loop {
         end.control.check()?;
@@ -161,8 +164,7 @@ impl Transport for IbTransport {
         self.end.control.status.check()?;
         let HcaTarget { address, key, .. } =
             dst.hca_target("write, destination", self.places.peer, dst_off, len)?;
-        let source: HcaSource =
-            src.hca_source("write, source", self.places.own, src_off, len)?;
+        let source: HcaSource = src.hca_source("write, source", self.places.own, src_off, len)?;
         if len == 0 {
             return Ok(());
         }

@@ -521,7 +521,8 @@ impl RegisteredMemory {
         len: u64,
     ) -> Result<HcaTarget, Error> {
         let view = self.destination(what, peer, offset, len)?;
-        let key = (view.backing.key_on(peer.1)).ok_or_else(|| self.unreachable_over(what, peer.1))?;
+        let key =
+            (view.backing.key_on(peer.1)).ok_or_else(|| self.unreachable_over(what, peer.1))?;
         Ok(HcaTarget {
             address: view.backing.address() + view.offset + offset,
             key,
@@ -590,12 +591,14 @@ impl RegisteredMemory {
 impl View {
     /// The range with its key on the HCA of a transport; zero if it has none.
     fn on_hca(&self, transport: TransportKind, access: u32) -> QueueMemory {
-        self.backing.key_on(transport).map_or(QueueMemory::NONE, |key| QueueMemory {
-            address: self.backing.address() + self.offset,
-            size: self.size,
-            key: key.to_be(),
-            access,
-        })
+        self.backing
+            .key_on(transport)
+            .map_or(QueueMemory::NONE, |key| QueueMemory {
+                address: self.backing.address() + self.offset,
+                size: self.size,
+                key: key.to_be(),
+                access,
+            })
     }
 }
 

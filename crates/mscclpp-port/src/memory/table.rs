@@ -321,10 +321,16 @@ impl RegistrationTable {
     /// The registration that has a key on the HCA of a transport. Looks at all: for the first signal
     /// to it.
     #[cfg(feature = "ib")]
-    pub(crate) fn of_hca_key(&self, transport: TransportKind, key: u32) -> Option<Arc<Registration>> {
+    pub(crate) fn of_hca_key(
+        &self,
+        transport: TransportKind,
+        key: u32,
+    ) -> Option<Arc<Registration>> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        (entries.values().filter_map(|entry| entry.registration.upgrade()))
-            .find(|registration| registration.key_on(transport) == Some(key))
+        (entries
+            .values()
+            .filter_map(|entry| entry.registration.upgrade()))
+        .find(|registration| registration.key_on(transport) == Some(key))
     }
 
     pub(crate) fn registration(&self, key: u64) -> Option<Arc<Registration>> {
