@@ -43,7 +43,7 @@ impl Mlx5dv {
         loaded.as_ref().map_err(Clone::clone)
     }
 
-    fn of(library: Loaded) -> Result<Self, LoadError> {
+    fn of(library: Loaded<'_>) -> Result<Self, LoadError> {
         // SAFETY: the types are those of the declarations in mlx5dv.h of rdma-core 55; that of the
         // first is the same in all earlier versions.
         let loaded = unsafe {

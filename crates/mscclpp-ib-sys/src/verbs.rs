@@ -5,6 +5,7 @@
 use std::ffi::{OsString, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::path::Path;
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use crate::attributes::{
@@ -12,6 +13,7 @@ use crate::attributes::{
     ibv_qp_init_attr,
 };
 use crate::constants::IB_UVERBS_ACCESS_OPTIONAL_RANGE;
+use crate::layout::Function;
 use crate::library::{LoadError, Loaded, Wanted};
 use crate::objects::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, verbs_context,
@@ -32,6 +34,8 @@ const WANTED: Wanted = Wanted {
 /// are `wrapped` have one below, because verbs.h puts a macro or an inline function before them;
 /// `newer` ones may be missing.
 macro_rules! functions {
+    (@result) => { () };
+    (@result $result:ty) => { $result };
     (
         called { $(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)* }
         wrapped { $(fn $wrapped:ident($($wrapped_arg:ident: $wrapped_type:ty),*) -> $wrapped_result:ty;)* }
@@ -48,8 +52,29 @@ macro_rules! functions {
             $($newer: Option<unsafe extern "C" fn($($newer_type),*) -> $newer_result>,)*
         }
 
+        pub(crate) const FUNCTIONS: &[Function] = &[
+            $(Function {
+                name: stringify!($name),
+                newer: false,
+                arguments: &[$(size_of::<$type>()),*],
+                result: size_of::<functions!(@result $($result)?)>(),
+            },)*
+            $(Function {
+                name: stringify!($wrapped),
+                newer: false,
+                arguments: &[$(size_of::<$wrapped_type>()),*],
+                result: size_of::<$wrapped_result>(),
+            },)*
+            $(Function {
+                name: stringify!($newer),
+                newer: true,
+                arguments: &[$(size_of::<$newer_type>()),*],
+                result: size_of::<$newer_result>(),
+            },)*
+        ];
+
         impl Verbs {
-            fn of(library: Loaded) -> Result<Self, LoadError> {
+            fn of(library: Loaded<'_>) -> Result<Self, LoadError> {
                 // SAFETY: the types are those of the functions' declarations in verbs.h. The
                 // loader gives the newest version of each, which is what a program gets that is
                 // compiled with that header.
@@ -144,6 +169,23 @@ impl Verbs {
     /// [`LoadError`].
     pub fn load_from(path: &Path) -> Result<Self, LoadError> {
         WANTED.load_first([OsString::from(path)]).and_then(Self::of)
+    }
+
+    /// A library of functions that are in the process already: one that was linked, or that a test
+    /// stands in its place.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::Symbol`].
+    ///
+    /// # Safety
+    ///
+    /// Each function has the type and does what verbs.h and the manual pages say of its name.
+    pub unsafe fn from_symbols(
+        name: &str,
+        symbols: &dyn Fn(&str) -> Option<NonNull<c_void>>,
+    ) -> Result<Self, LoadError> {
+        Self::of(Loaded::given(WANTED.library, name, symbols))
     }
 
     /// The file that was loaded.
