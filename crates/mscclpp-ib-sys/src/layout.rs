@@ -149,8 +149,8 @@ pub fn constants() -> Vec<Constant> {
     crate::constants::CONSTANTS.to_vec()
 }
 
-/// All functions of libibverbs that this crate loads.
+/// All functions that this crate loads.
 #[must_use]
 pub fn functions() -> Vec<Function> {
-    crate::verbs::FUNCTIONS.to_vec()
+    [crate::verbs::FUNCTIONS, crate::mlx5dv::FUNCTIONS].concat()
 }

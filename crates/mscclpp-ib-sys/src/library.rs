@@ -45,6 +45,13 @@ fn hint(variable: &str) -> String {
     }
 }
 
+/// What a function returns that this library is too old for: null, with EOPNOTSUPP in errno.
+pub(crate) fn no_such_function<T>() -> *mut T {
+    // SAFETY: the address of this thread's errno.
+    unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
+    std::ptr::null_mut()
+}
+
 /// A library to look for.
 pub(crate) struct Wanted {
     pub(crate) library: &'static str,

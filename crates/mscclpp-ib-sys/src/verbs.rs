@@ -13,12 +13,11 @@ use crate::attributes::{
     ibv_qp_init_attr,
 };
 use crate::constants::IB_UVERBS_ACCESS_OPTIONAL_RANGE;
-use crate::layout::Function;
-use crate::library::{LoadError, Loaded, Wanted};
+use crate::functions::functions;
+use crate::library::{LoadError, Loaded, Wanted, no_such_function};
 use crate::objects::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, verbs_context,
 };
-use crate::requests::{ibv_recv_wr, ibv_send_wr, ibv_wc};
 
 /// The environment variable that may hold the library's path.
 pub const LIBRARY_VARIABLE: &str = "MSCCLPP_IBV_SO";
@@ -30,83 +29,12 @@ const WANTED: Wanted = Wanted {
     names: &["libibverbs.so.1", "libibverbs.so"],
 };
 
-/// Declares the table of functions and loads it. Functions that are `called` get a method; those that
-/// are `wrapped` have one below, because verbs.h puts a macro or an inline function before them;
-/// `newer` ones may be missing.
-macro_rules! functions {
-    (@result) => { () };
-    (@result $result:ty) => { $result };
-    (
-        called { $(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)* }
-        wrapped { $(fn $wrapped:ident($($wrapped_arg:ident: $wrapped_type:ty),*) -> $wrapped_result:ty;)* }
-        newer { $(fn $newer:ident($($newer_arg:ident: $newer_type:ty),*) -> $newer_result:ty;)* }
-    ) => {
-        /// A loaded libibverbs. May be shared by threads. It stays loaded until the process ends.
-        ///
-        /// The methods are the functions of the same names; ibv_…(3) says what each does, needs and
-        /// returns.
-        pub struct Verbs {
-            file: String,
-            $($name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*
-            $($wrapped: unsafe extern "C" fn($($wrapped_type),*) -> $wrapped_result,)*
-            $($newer: Option<unsafe extern "C" fn($($newer_type),*) -> $newer_result>,)*
-        }
-
-        pub(crate) const FUNCTIONS: &[Function] = &[
-            $(Function {
-                name: stringify!($name),
-                newer: false,
-                arguments: &[$(size_of::<$type>()),*],
-                result: size_of::<functions!(@result $($result)?)>(),
-            },)*
-            $(Function {
-                name: stringify!($wrapped),
-                newer: false,
-                arguments: &[$(size_of::<$wrapped_type>()),*],
-                result: size_of::<$wrapped_result>(),
-            },)*
-            $(Function {
-                name: stringify!($newer),
-                newer: true,
-                arguments: &[$(size_of::<$newer_type>()),*],
-                result: size_of::<$newer_result>(),
-            },)*
-        ];
-
-        impl Verbs {
-            fn of(library: Loaded<'_>) -> Result<Self, LoadError> {
-                // SAFETY: the types are those of the functions' declarations in verbs.h. The
-                // loader gives the newest version of each, which is what a program gets that is
-                // compiled with that header.
-                unsafe {
-                    $(let $name = library.function(stringify!($name))?;)*
-                    $(let $wrapped = library.function(stringify!($wrapped))?;)*
-                    $(let $newer = library.newer_function(stringify!($newer));)*
-                    Ok(Self {
-                        $($name,)*
-                        $($wrapped,)*
-                        $($newer,)*
-                        file: library.keep(),
-                    })
-                }
-            }
-
-            $(
-                /// See the manual page.
-                ///
-                /// # Safety
-                ///
-                /// As the manual page says: pointers are live and of this library.
-                pub unsafe fn $name(&self, $($arg: $type),*) $(-> $result)? {
-                    // SAFETY: the caller's promise.
-                    unsafe { (self.$name)($($arg),*) }
-                }
-            )*
-        }
-    };
-}
-
 functions! {
+    /// A loaded libibverbs. May be shared by threads. It stays loaded until the process ends.
+    ///
+    /// The methods are the functions of the same names; ibv_…(3) says what each does, needs and
+    /// returns.
+    struct Verbs
     called {
         fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device;
         fn ibv_free_device_list(list: *mut *mut ibv_device);
@@ -140,13 +68,6 @@ functions! {
         fn ibv_reg_dmabuf_mr(pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int) -> *mut ibv_mr;
         fn _ibv_query_gid_ex(context: *mut ibv_context, port: u32, index: u32, entry: *mut ibv_gid_entry, flags: u32, entry_size: usize) -> c_int;
     }
-}
-
-const NOT_SUPPORTED: c_int = libc::EOPNOTSUPP;
-
-fn set_errno(code: c_int) {
-    // SAFETY: the address of this thread's errno.
-    unsafe { *libc::__errno_location() = code };
 }
 
 impl Verbs {
@@ -261,8 +182,7 @@ impl Verbs {
         access: c_uint,
     ) -> *mut ibv_mr {
         let Some(register) = self.ibv_reg_dmabuf_mr else {
-            set_errno(NOT_SUPPORTED);
-            return std::ptr::null_mut();
+            return no_such_function();
         };
         // SAFETY: the caller's promise.
         unsafe { register(pd, offset, length, iova, fd, access as c_int) }
@@ -282,7 +202,7 @@ impl Verbs {
         flags: u32,
     ) -> c_int {
         let Some(query) = self._ibv_query_gid_ex else {
-            return NOT_SUPPORTED;
+            return libc::EOPNOTSUPP;
         };
         // SAFETY: the caller's promise.
         unsafe {
@@ -328,75 +248,4 @@ unsafe fn verbs_get_ctx(context: *mut ibv_context) -> Option<*mut verbs_context>
 unsafe fn has(extended: *mut verbs_context, offset: usize) -> bool {
     // SAFETY: the caller's promise: `sz` is there in every version.
     unsafe { (*extended).sz >= size_of::<verbs_context>() - offset }
-}
-
-/// Inline in verbs.h: through the context of the queue pair. 0 or an errno; then `bad` is the first
-/// request that was not posted.
-///
-/// # Safety
-///
-/// A live queue pair, and requests whose lists and memory live as the manual page says.
-pub unsafe fn ibv_post_send(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_send_wr,
-    bad: *mut *mut ibv_send_wr,
-) -> c_int {
-    // SAFETY: the caller's promise; libibverbs fills the context's functions when it opens it.
-    unsafe {
-        match (*(*qp).context).ops.post_send {
-            Some(post) => post(qp, wr, bad),
-            None => NOT_SUPPORTED,
-        }
-    }
-}
-
-/// Inline in verbs.h: through the context of the queue pair. 0 or an errno; then `bad` is the first
-/// request that was not posted.
-///
-/// # Safety
-///
-/// A live queue pair, and requests whose lists and memory live as the manual page says.
-pub unsafe fn ibv_post_recv(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
-) -> c_int {
-    // SAFETY: as in `ibv_post_send`.
-    unsafe {
-        match (*(*qp).context).ops.post_recv {
-            Some(post) => post(qp, wr, bad),
-            None => NOT_SUPPORTED,
-        }
-    }
-}
-
-/// Inline in verbs.h: through the context of the completion queue. How many were written to `wc`, or
-/// a negative number.
-///
-/// # Safety
-///
-/// A live completion queue and room for `entries` completions.
-pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: as in `ibv_post_send`.
-    unsafe {
-        match (*(*cq).context).ops.poll_cq {
-            Some(poll) => poll(cq, entries, wc),
-            None => -NOT_SUPPORTED,
-        }
-    }
-}
-
-/// Inline in verbs.h: asks for one event on the channel of the completion queue. 0 or an errno.
-///
-/// # Safety
-///
-/// A live completion queue.
-pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: bool) -> c_int {
-    // SAFETY: as in `ibv_post_send`.
-    unsafe {
-        match (*(*cq).context).ops.req_notify_cq {
-            Some(notify) => notify(cq, solicited_only.into()),
-            None => NOT_SUPPORTED,
-        }
-    }
 }
