@@ -104,9 +104,10 @@ impl Receiver {
         }
     }
 
-    /// Whether something is on its way to a GPU.
+    /// Whether something is on its way to a GPU, or has landed and is not acknowledged: look again
+    /// soon.
     pub(crate) fn is_landing(&self) -> bool {
-        self.landing.as_ref().is_some_and(Staging::is_busy)
+        !self.flushes.is_empty() || self.landing.as_ref().is_some_and(Staging::is_busy)
     }
 
     /// Acknowledges what has landed.
