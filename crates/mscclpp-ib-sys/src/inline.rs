@@ -61,18 +61,3 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c
         }
     }
 }
-
-/// Inline in verbs.h: asks for one event on the channel of the completion queue. 0 or an errno.
-///
-/// # Safety
-///
-/// A live completion queue.
-pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: bool) -> c_int {
-    // SAFETY: as in `ibv_post_send`.
-    unsafe {
-        match (*(*cq).context).ops.req_notify_cq {
-            Some(notify) => notify(cq, solicited_only.into()),
-            None => libc::EOPNOTSUPP,
-        }
-    }
-}
