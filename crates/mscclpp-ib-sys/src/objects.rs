@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
-use crate::attributes::{ibv_device_attr, ibv_port_attr};
+use crate::attributes::ibv_port_attr;
 use crate::layout::c_structures;
 use crate::requests::{ibv_recv_wr, ibv_send_wr, ibv_wc};
 
@@ -15,8 +15,6 @@ pub type Uncalled = Option<unsafe extern "C" fn()>;
 
 /// `poll_cq` of [`ibv_context_ops`].
 pub type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
-/// `req_notify_cq` of [`ibv_context_ops`].
-pub type ReqNotifyCq = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 /// `post_send` of [`ibv_context_ops`].
 pub type PostSend =
     unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
@@ -25,8 +23,6 @@ pub type PostRecv =
     unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 /// `query_port` of [`verbs_context`].
 pub type QueryPort = unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int;
-/// `query_device` of [`ibv_context_ops`], which is for old programs.
-pub type QueryDevice = unsafe extern "C" fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
 
 c_structures! {
     struct ibv_device {
@@ -43,7 +39,7 @@ c_structures! {
         _dummy2: Uncalled,
     }
     struct ibv_context_ops {
-        _compat_query_device: Option<QueryDevice>,
+        _compat_query_device: Uncalled,
         _compat_query_port: Uncalled,
         _compat_alloc_pd: Uncalled,
         _compat_dealloc_pd: Uncalled,
@@ -55,7 +51,7 @@ c_structures! {
         dealloc_mw: Uncalled,
         _compat_create_cq: Uncalled,
         poll_cq: Option<PollCq>,
-        req_notify_cq: Option<ReqNotifyCq>,
+        req_notify_cq: Uncalled,
         _compat_cq_event: Uncalled,
         _compat_resize_cq: Uncalled,
         _compat_destroy_cq: Uncalled,
@@ -142,14 +138,9 @@ c_structures! {
         lkey: u32,
         rkey: u32,
     }
-    struct ibv_comp_channel {
-        context: *mut ibv_context,
-        fd: c_int,
-        refcnt: c_int,
-    }
     struct ibv_cq {
         context: *mut ibv_context,
-        channel: *mut ibv_comp_channel,
+        channel: *mut c_void,
         cq_context: *mut c_void,
         handle: u32,
         cqe: c_int,

@@ -96,11 +96,15 @@ mod device;
 mod domain;
 mod error;
 mod event;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod fake;
 mod memory;
 mod port;
 mod queue;
 mod request;
 mod status;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use completion::{CompletionOpcode, CompletionQueue, WorkCompletion};
 pub use device::{Device, DeviceCapabilities};
