@@ -77,7 +77,7 @@ pub(super) fn parts(fake: &Fake) -> Result<Parts, VerbsError> {
     let domain = ProtectionDomain::new(&device)?;
     let queues = [
         CompletionQueue::new(&device, 32)?,
-        CompletionQueue::new(&device, 8)?,
+        CompletionQueue::with_channel(&device, 8, &CompletionChannel::new(&device)?)?,
     ];
     let region = region(&domain, AccessFlags::LOCAL_WRITE, Arc::new(()))?;
     let queue = QueuePair::new(&domain, &queues[0], &queues[1], SIZE)?;
