@@ -289,13 +289,15 @@ unsafe extern "C" fn query_port(
 ) -> c_int {
     assert_eq!(size, size_of::<ibv_port_attr>());
     // SAFETY: the caller keeps to the manual page.
-    unsafe {
-        code(
-            fake_of(context)
-                .enter("ibv_query_port")
-                .map(|state| *attr = state.port),
-        )
-    }
+    let result = unsafe { fake_of(context) }.enter("ibv_query_port");
+    code(result.and_then(|state| {
+        if !(1..=state.attributes.phys_port_cnt).contains(&port) {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: as above.
+        unsafe { *attr = state.port };
+        Ok(())
+    }))
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {
