@@ -61,3 +61,18 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c
         }
     }
 }
+
+/// Inline in verbs.h: through the context of the completion queue. 0 or an errno.
+///
+/// # Safety
+///
+/// A live completion queue that was made with a channel.
+pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: as in `ibv_post_send`.
+    unsafe {
+        match (*(*cq).context).ops.req_notify_cq {
+            Some(request) => request(cq, solicited_only),
+            None => libc::EOPNOTSUPP,
+        }
+    }
+}

@@ -47,7 +47,7 @@ mod verbs;
 
 pub use attributes::*;
 pub use constants::*;
-pub use inline::{ibv_poll_cq, ibv_post_recv, ibv_post_send};
+pub use inline::{ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_req_notify_cq};
 pub use library::LoadError;
 pub use mlx5dv::{MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT, Mlx5dv};
 pub use objects::*;

@@ -15,6 +15,8 @@ pub type Uncalled = Option<unsafe extern "C" fn()>;
 
 /// `poll_cq` of [`ibv_context_ops`].
 pub type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
+/// `req_notify_cq` of [`ibv_context_ops`].
+pub type ReqNotifyCq = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 /// `post_send` of [`ibv_context_ops`].
 pub type PostSend =
     unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
@@ -51,7 +53,7 @@ c_structures! {
         dealloc_mw: Uncalled,
         _compat_create_cq: Uncalled,
         poll_cq: Option<PollCq>,
-        req_notify_cq: Uncalled,
+        req_notify_cq: Option<ReqNotifyCq>,
         _compat_cq_event: Uncalled,
         _compat_resize_cq: Uncalled,
         _compat_destroy_cq: Uncalled,
@@ -138,9 +140,14 @@ c_structures! {
         lkey: u32,
         rkey: u32,
     }
+    struct ibv_comp_channel {
+        context: *mut ibv_context,
+        fd: c_int,
+        refcnt: c_int,
+    }
     struct ibv_cq {
         context: *mut ibv_context,
-        channel: *mut c_void,
+        channel: *mut ibv_comp_channel,
         cq_context: *mut c_void,
         handle: u32,
         cqe: c_int,

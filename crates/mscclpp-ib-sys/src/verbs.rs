@@ -15,7 +15,9 @@ use crate::attributes::{
 use crate::constants::IB_UVERBS_ACCESS_OPTIONAL_RANGE;
 use crate::functions::functions;
 use crate::library::{LoadError, Loaded, Wanted, no_such_function};
-use crate::objects::{ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, verbs_context};
+use crate::objects::{
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, verbs_context,
+};
 
 /// The environment variable that may hold the library's path.
 pub const LIBRARY_VARIABLE: &str = "MSCCLPP_IBV_SO";
@@ -46,8 +48,12 @@ functions! {
         fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
         fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
         fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
-        fn ibv_create_cq(context: *mut ibv_context, cqe: c_int, cq_context: *mut c_void, channel: *mut c_void, comp_vector: c_int) -> *mut ibv_cq;
+        fn ibv_create_cq(context: *mut ibv_context, cqe: c_int, cq_context: *mut c_void, channel: *mut ibv_comp_channel, comp_vector: c_int) -> *mut ibv_cq;
         fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
+        fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
+        fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
+        fn ibv_get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> c_int;
+        fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint);
         fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp;
         fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int;
         fn ibv_query_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int, init_attr: *mut ibv_qp_init_attr) -> c_int;

@@ -91,6 +91,7 @@
 //! }
 //! ```
 
+mod channel;
 mod completion;
 mod device;
 mod domain;
@@ -106,6 +107,7 @@ mod status;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use channel::CompletionChannel;
 pub use completion::{CompletionOpcode, CompletionQueue, WorkCompletion};
 pub use device::{Device, DeviceCapabilities};
 pub use domain::ProtectionDomain;

@@ -88,6 +88,7 @@ functions! {
         extended.context.device = device;
         extended.context.async_fd = state.events_fd();
         extended.context.ops.poll_cq = Some(poll_cq);
+        extended.context.ops.req_notify_cq = Some(req_notify_cq);
         extended.context.ops.post_send = Some(post_send);
         extended.context.ops.post_recv = Some(post_recv);
         extended.context.abi_compat = match state.old {
@@ -194,17 +195,19 @@ functions! {
         let result = fake.enter("ibv_dereg_mr").and_then(|mut state| state.remove(mr));
         code(result.map(|()| drop(Box::from_raw(mr))))
     }
-    fn ibv_create_cq(context: *mut ibv_context, cqe: c_int, cq_context: *mut c_void, channel: *mut c_void, comp_vector: c_int) -> *mut ibv_cq {
-        assert!(channel.is_null() && comp_vector == 0);
+    fn ibv_create_cq(context: *mut ibv_context, cqe: c_int, cq_context: *mut c_void, channel: *mut ibv_comp_channel, comp_vector: c_int) -> *mut ibv_cq {
+        assert_eq!(comp_vector, 0);
         match fake_of(context).enter("ibv_create_cq") {
             Ok(mut state) => {
                 let mut cq = ibv_cq::zeroed();
                 cq.context = context;
                 cq.cq_context = cq_context;
+                cq.channel = channel;
                 // More than was asked for, as real ones do.
                 cq.cqe = cqe + 1;
                 let cq = Box::into_raw(Box::new(cq));
-                state.add("completion queue", cq, &[address(context)]);
+                let parents = [address(context), channel.addr()];
+                state.add("completion queue", cq, &parents[..2 - usize::from(channel.is_null())]);
                 cq
             }
             Err(errno) => set_errno(errno),
@@ -214,6 +217,41 @@ functions! {
         let fake = fake_of((*cq).context);
         let result = fake.enter("ibv_destroy_cq").and_then(|mut state| state.remove(cq));
         code(result.map(|()| drop(Box::from_raw(cq))))
+    }
+    fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+        match fake_of(context).enter("ibv_create_comp_channel") {
+            Ok(mut state) => {
+                let mut channel = ibv_comp_channel::zeroed();
+                channel.context = context;
+                channel.fd = state.events_fd();
+                let channel = Box::into_raw(Box::new(channel));
+                state.add("completion channel", channel, &[address(context)]);
+                channel
+            }
+            Err(errno) => set_errno(errno),
+        }
+    }
+    fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+        let fake = fake_of((*channel).context);
+        let result = fake.enter("ibv_destroy_comp_channel").and_then(|mut state| state.remove(channel));
+        code(result.map(|()| drop(Box::from_raw(channel))))
+    }
+    fn ibv_get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> c_int {
+        let asked = fake_of((*channel).context).state().asked.take();
+        match asked {
+            Some(queue) => {
+                *cq = std::ptr::with_exposed_provenance_mut(queue);
+                *cq_context = (**cq).cq_context;
+                0
+            }
+            None => {
+                set_errno::<()>(libc::EAGAIN);
+                -1
+            }
+        }
+    }
+    fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
+        (*cq).comp_events_completed += nevents;
     }
     fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
         let context = (*pd).context;
@@ -313,6 +351,19 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -
             }
             Err(errno) => -errno,
         }
+    }
+}
+
+/// What is asked for has happened at once.
+unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    assert_eq!(solicited_only, 0);
+    // SAFETY: the caller keeps to the manual page.
+    unsafe {
+        code(
+            fake_of((*cq).context)
+                .enter("ibv_req_notify_cq")
+                .map(|mut state| state.asked = Some(cq.expose_provenance())),
+        )
     }
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct State {
     /// How many requests a queue takes.
     pub(crate) room: usize,
     pub(crate) completions: VecDeque<sys::ibv_wc>,
+    /// The completion queue whose channel has an event.
+    pub(crate) asked: Option<usize>,
     /// Whether contexts are those of a library of long ago.
     pub(crate) old: bool,
     events_pipe: PipeReader,
@@ -106,6 +108,7 @@ impl Fake {
             posted: Vec::new(),
             room: usize::MAX,
             completions: VecDeque::new(),
+            asked: None,
             old: false,
             events_pipe: std::io::pipe().unwrap().0,
         };

@@ -64,6 +64,29 @@ fn without_a_route_the_lid_leads() {
 }
 
 #[test]
+fn a_channel_tells_of_a_queue_once_it_is_asked() {
+    let fake = Fake::new();
+    let device = open(fake).unwrap();
+    let channel = CompletionChannel::new(&device).unwrap();
+    let queue = CompletionQueue::with_channel(&device, 4, &channel).unwrap();
+    queue.request_event().unwrap();
+    assert!(fake.state().asked.is_some());
+    channel.clear();
+    assert!(fake.state().asked.is_none());
+    // Each event is acknowledged: giving the queue back would wait for it.
+    // SAFETY: live.
+    assert_eq!(unsafe { queue.raw.as_ref() }.comp_events_completed, 1);
+    // The queue holds the channel.
+    drop(channel);
+    assert!(fake.left().contains(&"completion channel"));
+    drop((queue, device));
+    assert_eq!(fake.left(), [""; 0]);
+    let device = open(fake).unwrap();
+    let without = CompletionQueue::new(&device, 4).unwrap();
+    without.request_event().unwrap_err();
+}
+
+#[test]
 fn completions_are_taken_in_batches_and_in_order() {
     let fake = Fake::new();
     let parts = parts(fake).unwrap();

@@ -33,16 +33,18 @@ fn tour(fake: &Fake) -> Result<(), VerbsError> {
         .post_receive(&[receive])
         .map_err(|error| error.source)?;
     queues[0].poll(&mut [WorkCompletion::default()])?;
+    queues[1].request_event()?;
     queue.fail()?;
     // In an order in which each would go before what stands on it.
     drop((device, domain, queues, region, queue));
     Ok(())
 }
 
-const GIVING_BACK: [&str; 5] = [
+const GIVING_BACK: [&str; 6] = [
     "ibv_close_device",
     "ibv_dealloc_pd",
     "ibv_dereg_mr",
+    "ibv_destroy_comp_channel",
     "ibv_destroy_cq",
     "ibv_destroy_qp",
 ];
@@ -83,6 +85,7 @@ fn whatever_call_fails_the_error_says_so_and_nothing_is_left() {
         "ibv_query_port",
         "_ibv_query_gid_table",
         "ibv_alloc_pd",
+        "ibv_create_comp_channel",
         "ibv_create_cq",
         "ibv_reg_mr",
         "ibv_create_qp",
@@ -92,6 +95,7 @@ fn whatever_call_fails_the_error_says_so_and_nothing_is_left() {
         "ibv_post_send",
         "ibv_post_recv",
         "ibv_poll_cq",
+        "ibv_req_notify_cq",
     ]
     .into_iter()
     .chain(GIVING_BACK)
