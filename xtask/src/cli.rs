@@ -13,6 +13,7 @@ use crate::bench::{Bench, bench};
 use crate::gpu::cli::{GpuPackArgs, GpuRunArgs};
 use crate::launch::{Launch, LaunchError, print_line};
 use crate::rank_output::{Notes, rank_output};
+use crate::rxe::cli::RxeRunArgs;
 use crate::supervise::Interrupt;
 use crate::tally::Tally;
 use crate::test_cpu::{TestCpu, test_cpu};
@@ -35,6 +36,7 @@ enum Task {
     Plot(PlotArgs),
     GpuPack(GpuPackArgs),
     GpuRun(GpuRunArgs),
+    RxeRun(RxeRunArgs),
     /// Check format, lints, documentation, licence headers, file sizes and third_party.lock
     Check,
     Launch(LaunchArgs),
@@ -189,6 +191,10 @@ impl Cli {
             Task::Plot(args) => plot::plot(&args.report, &args.output),
             Task::GpuPack(args) => args.run(interrupt),
             Task::GpuRun(args) => args.run(interrupt),
+            Task::RxeRun(args) => match args.run(interrupt) {
+                Ok(code) => return code,
+                Err(error) => Err(error),
+            },
             Task::Check => check::check(interrupt),
             Task::Launch(args) => args.run(interrupt),
             Task::RankOutput { notes, command } => {
@@ -301,6 +307,7 @@ mod tests {
             "plot out.json -o plots",
             "gpu-pack -o packed",
             "gpu-run --out results --only suite --filter -Perf --stress 60 --timeout 300",
+            "rxe-run --network two --timeout 60 -- ibv_devinfo -v",
             "check",
             "launch -n 2 --timeout 5 --grace 1 -- /bin/true --flag",
         ] {
@@ -319,6 +326,8 @@ mod tests {
             "test-mp --timeout 0",
             "test-mp --timeout 99999999999999999999",
             "bench --json",
+            "rxe-run",
+            "rxe-run ibv_devinfo",
             "gpu-run",
             "gpu-run --out results --only everything",
         ] {
