@@ -13,7 +13,7 @@ use crate::bench::{Bench, bench};
 use crate::gpu::cli::{GpuPackArgs, GpuRunArgs};
 use crate::launch::{Launch, LaunchError, print_line};
 use crate::rank_output::{Notes, rank_output};
-use crate::rxe::cli::RxeRunArgs;
+use crate::rxe::cli::{RxeRunArgs, TestRxeArgs};
 use crate::supervise::Interrupt;
 use crate::tally::Tally;
 use crate::test_cpu::{TestCpu, test_cpu};
@@ -32,6 +32,7 @@ pub struct Cli {
 enum Task {
     TestCpu(TestCpuArgs),
     TestMp(TestMpArgs),
+    TestRxe(TestRxeArgs),
     Bench(BenchArgs),
     Plot(PlotArgs),
     GpuPack(GpuPackArgs),
@@ -83,6 +84,9 @@ struct TestMpArgs {
     /// Run only tests whose `Suite.Test` contains this text
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     filter: Option<String>,
+    /// Run only tests of backends whose name contains this text, such as proxy-ethernet
+    #[arg(long, value_name = "TEXT")]
+    backend: Option<String>,
     /// Leave out the tests that measure
     #[arg(long)]
     exclude_perf_tests: bool,
@@ -95,6 +99,9 @@ struct TestMpArgs {
     /// Build with AddressSanitizer and LeakSanitizer, not optimised
     #[arg(long)]
     sanitize: bool,
+    /// Run this suite, which is built already
+    #[arg(long, value_name = "FILE", hide = true, conflicts_with = "sanitize")]
+    program: Option<PathBuf>,
     /// Stop after this many seconds, the build not included
     #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds)]
     timeout: Duration,
@@ -187,6 +194,7 @@ impl Cli {
         let result = match self.command {
             Task::TestCpu(args) => return tests(args.run(interrupt)),
             Task::TestMp(args) => return tests(args.run(interrupt)),
+            Task::TestRxe(args) => return tests(args.run(interrupt)),
             Task::Bench(args) => args.run(interrupt),
             Task::Plot(args) => plot::plot(&args.report, &args.output),
             Task::GpuPack(args) => args.run(interrupt),
@@ -248,10 +256,12 @@ impl TestMpArgs {
         let options = TestMp {
             ranks: self.n,
             filter: self.filter,
+            backend: self.backend,
             exclude_perf_tests: self.exclude_perf_tests,
             launcher: self.launcher,
             profile: self.profile,
             sanitize: self.sanitize,
+            program: self.program,
             timeout: self.timeout,
         };
         test_mp(&options, interrupt)
@@ -303,6 +313,8 @@ mod tests {
             "test-cpu --filter fifo",
             "test-mp -n 4 --filter -Perf --exclude-perf-tests --launcher local --profile full",
             "test-mp --launcher mpirun --timeout 60",
+            "test-rxe",
+            "test-rxe -n 2 --filter Atomic --timeout 60",
             "bench --quick --suite ping-pong --json out.json -n 2",
             "plot out.json -o plots",
             "gpu-pack -o packed",

@@ -10,9 +10,11 @@ use clap::Args;
 
 use super::RxeError;
 use super::guest::{Job, Machine, Network};
-use crate::cli::seconds;
+use super::test::{TestRxe, test_rxe};
+use crate::cli::{ranks, seconds};
 use crate::launch::write_line;
 use crate::supervise::{Interrupt, exit_code};
+use crate::tally::Tally;
 use crate::workspace::Workspace;
 
 /// Run a command in a guest with Soft-RoCE devices
@@ -34,6 +36,39 @@ pub struct RxeRunArgs {
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+/// Run what needs an RDMA device, in guests with Soft-RoCE devices
+///
+/// Tests of the launcher and of verbs, then the conformance suite on InfiniBand with 2 and 4 ranks
+/// under mpirun. After each guest the kernel's counts of verbs objects have to be what they were. The
+/// last line is `N passed, N failed, N skipped`.
+///
+/// Guests are explained at `rxe-run`. If something is not installed, all is skipped; with
+/// RXE_VM=required set it is a failure.
+#[derive(Debug, Args)]
+pub struct TestRxeArgs {
+    /// Run only tests whose name contains this text; none is an error
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Run the suite with so many ranks only
+    #[arg(short, value_name = "N", value_parser = ranks)]
+    n: Option<usize>,
+    /// Stop after this many seconds, the builds not included
+    #[arg(long, value_name = "SECONDS", default_value = "1200", value_parser = seconds)]
+    timeout: Duration,
+}
+
+impl TestRxeArgs {
+    /// Does what was asked for.
+    pub(crate) fn run(self, interrupt: &Interrupt) -> Result<Tally> {
+        let options = TestRxe {
+            filter: self.filter,
+            ranks: self.n,
+            timeout: self.timeout,
+        };
+        test_rxe(&options, interrupt)
+    }
 }
 
 impl RxeRunArgs {
@@ -60,11 +95,14 @@ impl RxeRunArgs {
             timeout: self.timeout,
         };
         let started = Instant::now();
-        let status = machine.run(&job, interrupt, &mut |line| {
+        let done = machine.run(&job, interrupt, &mut |line| {
             write_line(line.stream, "", &line.bytes)
         })?;
         let seconds = started.elapsed().as_secs_f64();
         eprintln!("== guest with Linux {}: {seconds:.1} s", machine.kernel());
-        Ok(exit_code(status).into())
+        if let Some(left) = done.left {
+            eprintln!("== verbs objects are left:\n{left}");
+        }
+        Ok(exit_code(done.status).into())
     }
 }

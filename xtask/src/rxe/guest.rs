@@ -30,7 +30,7 @@ const CACHE: &str = "MSCCLPP_RXE_CACHE";
 /// qemu's exit status when the guest's first process says that the job has ended.
 const ENDED: i32 = 33;
 /// Lines of the console that are shown when a guest fails.
-const CONSOLE_LINES: usize = 25;
+const CONSOLE_LINES: usize = 60;
 /// Variables of this process that the guest gets, by how they begin.
 const PASSED_ON: [&str; 8] = [
     "CARGO_",
@@ -71,6 +71,15 @@ pub struct Machine {
     kernel: Kernel,
     archive: PathBuf,
     directory: PathBuf,
+}
+
+/// How a command ended that came to its end.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// The kernel's counts of verbs objects before the command and after it, if they differ.
+    pub left: Option<String>,
 }
 
 /// A command for a guest.
@@ -118,13 +127,13 @@ impl Machine {
         &self.kernel.version
     }
 
-    /// Runs a command in a guest of its own. The lines are those of both its outputs, in order; all
-    /// are `Stream::Out`.
+    /// Runs a command in a guest of its own. The lines of `Stream::Out` are those of both its outputs,
+    /// in order; the others are qemu's.
     ///
     /// # Errors
     ///
     /// [`RxeError`] unless the command came to its end, whatever its status.
-    pub fn run(&self, job: &Job, interrupt: &Interrupt, on_line: OnLine<'_>) -> Result<ExitStatus> {
+    pub fn run(&self, job: &Job, interrupt: &Interrupt, on_line: OnLine<'_>) -> Result<Done> {
         let directory = tempfile::Builder::new()
             .prefix("job-")
             .tempdir_in(&self.directory)?;
@@ -145,7 +154,8 @@ impl Machine {
         let console = || tail(&console);
         match (&ending, status) {
             (Ending::Failed { status: qemu, .. }, Some(status)) if qemu.code() == Some(ENDED) => {
-                Ok(status)
+                let left = left(directory.path())?;
+                Ok(Done { status, left })
             }
             (Ending::Deadline { .. }, _) => Err(RxeError::Deadline {
                 seconds,
@@ -234,6 +244,14 @@ fn attested(text: &str, nonce: &str) -> Option<ExitStatus> {
     (of == nonce && (0..256).contains(&status)).then(|| ExitStatus::from_raw(status << 8))
 }
 
+/// What a command left behind of verbs objects.
+fn left(job: &Path) -> Result<Option<String>> {
+    let read = |name| fs::read_to_string(job.join(name)).context("the kernel's counts of objects");
+    let (before, after) = (read("resources.before")?, read("resources.after")?);
+    let (before, after) = (before.trim(), after.trim());
+    Ok((before != after).then(|| format!("before: {before}\nafter:  {after}")))
+}
+
 fn tail(console: &Path) -> String {
     let text = fs::read(console).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -281,11 +299,16 @@ fn script(job: &Job) -> Result<String> {
     writeln!(text, "ulimit -l unlimited")?;
     let here = std::env::current_dir()?;
     writeln!(text, "cd {} || exit 125", quote(here.as_os_str())?)?;
-    text.push_str("exec");
+    writeln!(
+        text,
+        "rdma resource show >{JOB}/resources.before || exit 125"
+    )?;
     for word in &job.command {
-        write!(text, " {}", quote(word)?)?;
+        write!(text, "{} ", quote(word)?)?;
     }
-    text.push('\n');
+    writeln!(text, "\nstatus=$?")?;
+    writeln!(text, "rdma resource show >{JOB}/resources.after")?;
+    writeln!(text, "exit $status")?;
     Ok(text)
 }
 
@@ -319,8 +342,14 @@ mod tests {
             environment: vec![("RXE_TEST".into(), "a 'b'".into())],
             timeout: Duration::from_secs(1),
         };
+        let text = script(&job).unwrap();
+        // What is there in a guest only.
+        let text: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.starts_with("rdma "))
+            .collect();
         let output = Command::new("sh")
-            .args(["-c", &script(&job).unwrap()])
+            .args(["-c", &text.join("\n")])
             .output()
             .unwrap();
         let text = String::from_utf8(output.stdout).unwrap();

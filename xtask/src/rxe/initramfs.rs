@@ -7,8 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
 
-use super::kernel::Kernel;
-use crate::launch::find_program;
+use super::{kernel::Kernel, preflight};
 
 const INIT: &str = include_str!("init.sh");
 
@@ -52,7 +51,7 @@ pub fn build(kernel: &Kernel) -> Result<Vec<u8>> {
     for name in MODULES {
         order.add(name)?;
     }
-    let busybox = find_program("busybox").context("there is no busybox")?;
+    let busybox = preflight::program("busybox").context("there is no busybox")?;
     let mut archive = Archive::default();
     for name in [
         "bin", "dev", "layer", "lower", "modules", "new", "proc", "sys",

@@ -175,7 +175,9 @@ fn decompress(bytes: &[u8]) -> Result<Vec<u8>> {
     thread::scope(|scope| {
         scope.spawn(move || {
             // xz reads no further than the end of the stream.
-            input.map(|mut input| drop(input.write_all(bytes)));
+            if let Some(mut input) = input {
+                drop(input.write_all(bytes));
+            }
         });
         Ok(child.wait_with_output().context("xz")?.stdout)
     })

@@ -16,6 +16,7 @@ pub mod guest;
 pub mod initramfs;
 pub mod kernel;
 pub mod preflight;
+pub mod test;
 
 use std::process::ExitCode;
 

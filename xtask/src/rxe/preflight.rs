@@ -2,7 +2,7 @@
 //! What has to be installed on this machine for a guest.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::launch::find_program;
 
@@ -29,6 +29,12 @@ const PROGRAMS: [&str; 9] = [
 /// The provider for Soft-RoCE, where libibverbs looks for it.
 const PROVIDER: &str = "/etc/libibverbs.d/rxe.driver";
 
+/// The path of a program, also of one that only root has on the search path.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let system = || Some(Path::new("/usr/sbin").join(name)).filter(|path| path.is_file());
+    find_program(name).or_else(system)
+}
+
 /// Checks that everything is there.
 ///
 /// # Errors
@@ -37,7 +43,7 @@ const PROVIDER: &str = "/etc/libibverbs.d/rxe.driver";
 pub fn check() -> Result<(), RxeError> {
     let mut missing: Vec<&str> = PROGRAMS
         .into_iter()
-        .filter(|name| find_program(name).is_none())
+        .filter(|name| program(name).is_none())
         .collect();
     if !Path::new(PROVIDER).exists() {
         missing.push("libibverbs' provider for Soft-RoCE");
@@ -47,7 +53,7 @@ pub fn check() -> Result<(), RxeError> {
         return Err(RxeError::Missing { what });
     }
     // The guest's first program runs where there are no libraries.
-    let busybox = find_program("busybox").and_then(|path| fs::read(path).ok());
+    let busybox = program("busybox").and_then(|path| fs::read(path).ok());
     if busybox.is_none_or(|program| is_dynamic(&program)) {
         let what = "busybox is not linked statically".to_owned();
         return Err(RxeError::Missing { what });
