@@ -2,6 +2,7 @@
 //! The backends that the suite and the benchmark run on, a row each.
 
 mod cuda;
+mod ib;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,8 @@ pub struct Backend {
     pub initiator: Initiator,
     /// Whose queues a GPU-initiated backend uses.
     pub provider: Option<&'static str>,
+    /// Who posts to the queues of an HCA, and how signals are made.
+    pub mode: IbMode,
     /// What runs the device code.
     pub executor: Executor,
     /// The transport of a rank's endpoints.
@@ -132,14 +135,10 @@ impl Backend {
 
     /// A rank's endpoint.
     pub fn endpoint(&self, rank: usize, setup: &Setup) -> EndpointConfig {
-        let mode = match self.initiator {
-            Initiator::Proxy => IbMode::Default,
-            Initiator::Kernel => IbMode::GpuNetIo,
-        };
         EndpointConfig {
             device: (self.device)(rank),
             ib: IbConfig {
-                mode,
+                mode: self.mode,
                 ..(self.queue)(setup.queue)
             },
             ..EndpointConfig::new((self.transport)(rank))
@@ -157,7 +156,9 @@ impl Backend {
             Some("soft") => Some(softnic::Device::open("soft0", setup.nic.clone())?),
             _ => None,
         };
-        config.hca_devices = nic.iter().cloned().map(Hca::from).collect();
+        if let Some(nic) = &nic {
+            config.hca_devices = vec![Hca::from(nic.clone())];
+        }
         Ok((Communicator::with_config(bootstrap, config)?, nic))
     }
 }
@@ -169,6 +170,7 @@ pub static BACKENDS: &[Backend] = &[
         suffix: "Ethernet",
         initiator: Initiator::Proxy,
         provider: None,
+        mode: IbMode::Default,
         executor: Executor::Host,
         transport: |_| TransportKind::Ethernet,
         device: |_| Device::cpu(),
@@ -177,10 +179,37 @@ pub static BACKENDS: &[Backend] = &[
         obstacle: |_| None,
     },
     Backend {
+        name: "proxy-ib",
+        suffix: "IbHostMode",
+        initiator: Initiator::Proxy,
+        provider: None,
+        mode: IbMode::Host,
+        executor: Executor::Host,
+        transport: ib::transport,
+        device: |_| Device::cpu(),
+        queue: |asked| asked,
+        accumulate: true,
+        obstacle: |_| ib::obstacle(),
+    },
+    Backend {
+        name: "proxy-ib-no-atomic",
+        suffix: "IbHostNoAtomicMode",
+        initiator: Initiator::Proxy,
+        provider: None,
+        mode: IbMode::HostNoAtomic,
+        executor: Executor::Host,
+        transport: ib::transport,
+        device: |_| Device::cpu(),
+        queue: |asked| asked,
+        accumulate: false,
+        obstacle: |_| ib::obstacle(),
+    },
+    Backend {
         name: "gpu-initiated",
         suffix: "IbGpuNetIoMode",
         initiator: Initiator::Kernel,
         provider: Some("soft"),
+        mode: IbMode::GpuNetIo,
         executor: Executor::Host,
         transport: |_| TransportKind::IB0,
         device: |_| Device::cpu(),
@@ -193,6 +222,7 @@ pub static BACKENDS: &[Backend] = &[
         suffix: "Ethernet",
         initiator: Initiator::Proxy,
         provider: None,
+        mode: IbMode::Default,
         executor: Executor::Cuda,
         transport: |_| TransportKind::Ethernet,
         device: cuda::device,
@@ -205,6 +235,7 @@ pub static BACKENDS: &[Backend] = &[
         suffix: "",
         initiator: Initiator::Proxy,
         provider: None,
+        mode: IbMode::Default,
         executor: Executor::Cuda,
         transport: |_| TransportKind::CudaIpc,
         device: cuda::device,
@@ -217,6 +248,7 @@ pub static BACKENDS: &[Backend] = &[
         suffix: "IbGpuNetIoMode",
         initiator: Initiator::Kernel,
         provider: Some("soft"),
+        mode: IbMode::GpuNetIo,
         executor: Executor::Cuda,
         transport: |_| TransportKind::IB0,
         device: cuda::device,
@@ -232,6 +264,7 @@ pub static BACKENDS: &[Backend] = &[
         suffix: "IbGpuNetIoModeHostQueue",
         initiator: Initiator::Kernel,
         provider: Some("soft"),
+        mode: IbMode::GpuNetIo,
         executor: Executor::Cuda,
         transport: |_| TransportKind::IB0,
         device: cuda::device,

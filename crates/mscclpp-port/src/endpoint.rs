@@ -13,6 +13,8 @@ use crate::cuda_ipc;
 use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
 use crate::gpu_queue::{GpuQueueProvider, HcaQueue, IbConfig, IbMode, QueueRecord};
+#[cfg(feature = "ib")]
+use crate::ib::IbQueue;
 use crate::message;
 use crate::transport::TransportKind;
 
@@ -37,8 +39,9 @@ pub struct EndpointConfig {
     /// The device whose kernels use the connection.
     pub device: Device,
     /// How many posts (writes, signals, accumulates, flushes) may wait in the connection's queue,
-    /// at least 3; `None` leaves the number to the transport (1024 over Ethernet, 256 over CUDA IPC). Where kernels post
-    /// themselves, [`IbConfig::max_send_wr`] counts instead.
+    /// at least 3; `None` leaves the number to the transport (1024 over Ethernet and over HCAs, 256
+    /// over CUDA IPC). Over HCAs what is under way counts, too. Where kernels post themselves,
+    /// [`IbConfig::max_send_wr`] counts instead.
     pub max_write_queue_size: Option<usize>,
     /// What an InfiniBand endpoint is to be; means nothing to others.
     pub ib: IbConfig,
@@ -108,16 +111,23 @@ pub struct Endpoint {
     pub(crate) context: Context,
     pub(crate) nonce: [u8; 16],
     pub(crate) acceptor: Arc<Acceptor>,
-    /// Over an HCA: what kernels will post to.
+    /// Over an HCA: what requests will be posted to.
     pub(crate) queue: Option<EndpointQueue>,
 }
 
 /// The queue of an endpoint, not connected yet.
 pub(crate) struct EndpointQueue {
-    pub(crate) queue: Box<dyn HcaQueue>,
+    pub(crate) queue: MadeQueue,
     /// Behind the queue, which is made on it.
     pub(crate) hca: Arc<dyn GpuQueueProvider>,
     pub(crate) record: QueueRecord,
+}
+
+/// A queue, by those who post to it.
+pub(crate) enum MadeQueue {
+    Kernels(Box<dyn HcaQueue>),
+    #[cfg(feature = "ib")]
+    Host(Box<IbQueue>),
 }
 
 impl Endpoint {
@@ -238,7 +248,7 @@ impl EndpointRecord {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::gpu_queue::{HcaAddress, QueueAddress};
+    use crate::gpu_queue::{HcaAddress, PortRecord, QueueAddress};
     use proptest::prelude::*;
 
     fn records() -> impl Strategy<Value = EndpointRecord> {
@@ -259,6 +269,12 @@ mod tests {
                     number,
                 },
                 outstanding_reads,
+                port: Some(PortRecord {
+                    ethernet: atomics,
+                    lid: number as u16,
+                    needs_gid: atomic_signals,
+                    first_packet: number,
+                }),
             };
             EndpointRecord {
                 transport,
@@ -287,18 +303,22 @@ mod tests {
     fn what_is_not_there_yet_says_what_is_missing() {
         let context = Context::for_tests();
         let has_gpu = Device::gpu(0).check_available().is_ok();
-        for (transport, missing) in [
-            (TransportKind::CudaIpc, "CUDA"),
-            (TransportKind::IB0, "InfiniBand"),
-            (TransportKind::IB7, "InfiniBand"),
-        ] {
-            if has_gpu && transport == TransportKind::CudaIpc {
-                continue;
-            }
-            let endpoint = context.create_endpoint(EndpointConfig::new(transport));
+        if !has_gpu {
+            let endpoint = context.create_endpoint(EndpointConfig::new(TransportKind::CudaIpc));
             let error = endpoint.map(drop).unwrap_err();
             assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-            assert!(error.to_string().contains(missing), "{error}");
+            assert!(error.to_string().contains("CUDA"), "{error}");
+        }
+        // Without InfiniBand in the build, that is what is missing; else it is the HCA.
+        let none = EndpointConfig::new(TransportKind::IB7);
+        match context.create_endpoint(none).map(drop).unwrap_err() {
+            Error::Unsupported { missing, .. } if !cfg!(feature = "ib") => {
+                assert!(missing.contains("InfiniBand"), "{missing}");
+            }
+            Error::HcaUnavailable { detail, .. } if cfg!(feature = "ib") => {
+                assert!(detail.contains("MSCCLPP_HCA_DEVICES"), "{detail}");
+            }
+            error => panic!("{error}"),
         }
         let unknown = EndpointConfig::new(TransportKind::Unknown).check();
         assert!(matches!(unknown, Err(Error::InvalidUsage { .. })));

@@ -6,8 +6,14 @@
 //! |---|---|---|
 //! | `MSCCLPP_CONNECTION_TIMEOUT` | 30 | seconds that a peer may take and acknowledge nothing before its connection fails |
 //! | `MSCCLPP_PROXY_STOP_TIMEOUT` | 5 | seconds that stopping or dropping a [`ProxyService`](crate::ProxyService) waits for what is under way |
-//! | `MSCCLPP_HCA_DEVICES` | | the HCAs that `IB0`, `IB1`, ... stand for: names with commas between, for example `soft0,soft1` |
-//! | `MSCCLPP_IB_GID_INDEX` | 0 | which GID of its HCA a [`GpuNetIoService`](crate::GpuNetIoService) uses |
+//! | `MSCCLPP_HCA_DEVICES` | | the HCAs that `IB0`, `IB1`, ... stand for: names with commas between, for example `mlx5_0,mlx5_3` or `soft0,soft1`; without, the RDMA devices that libibverbs lists |
+//! | `MSCCLPP_IBV_SO` | | path of libibverbs, which must be loadable then; without, `libibverbs.so.1`, then `libibverbs.so` |
+//! | `MSCCLPP_IBV_MODE` | `host` | what [`IbMode::Default`](crate::IbMode::Default) stands for: `host` or `host-no-atomic` |
+//! | `MSCCLPP_IB_GID_INDEX` | | index in a port's table of GIDs; without, a routable RoCE v2 entry is chosen, and 0 by a [`GpuNetIoService`](crate::GpuNetIoService) |
+//! | `MSCCLPP_IB_SL` | 0 | service level: see [`IbConfig::service_level`](crate::IbConfig::service_level) |
+//! | `MSCCLPP_IB_TC` | 0 | traffic class: see [`IbConfig::traffic_class`](crate::IbConfig::traffic_class) |
+//! | `MSCCLPP_IB_TIMEOUT` | 18 | time for an acknowledgement: see [`IbConfig::timeout`](crate::IbConfig::timeout) |
+//! | `MSCCLPP_IB_RETRY_CNT` | 7 | how often requests are sent again: see [`IbConfig::retry_count`](crate::IbConfig::retry_count) |
 //! | `MSCCLPP_BOOTSTRAP_TIMEOUT` | 30 | seconds for each step with other ranks: collectives, and [`Pending::get`](crate::Pending::get) |
 //! | `MSCCLPP_SOCKET_IFNAME` | | which network interfaces to use: prefixes, `=exact`, `^excluded` |
 //! | `MSCCLPP_SOCKET_FAMILY` | | `AF_INET` or `AF_INET6` only |
@@ -15,9 +21,18 @@
 //!
 //! The last four belong to `mscclpp-bootstrap`, as do those by which a launcher tells a process its
 //! rank. Logging goes through the `tracing` crate; the program decides where it ends up.
+//!
+//! Variables of MSCCL++ that mean nothing here, because what they are for is not here or is done
+//! otherwise: `MSCCLPP_DEBUG`, `MSCCLPP_DEBUG_SUBSYS`, `MSCCLPP_DEBUG_FILE`, `MSCCLPP_LOG_LEVEL`,
+//! `MSCCLPP_LOG_SUBSYS` and `MSCCLPP_LOG_FILE` (see above), `MSCCLPP_COMM_ID`, `MSCCLPP_CACHE_DIR`,
+//! `MSCCLPP_NPKIT_DUMP_DIR`, `MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM`, `MSCCLPP_FORCE_DISABLE_NVLS`,
+//! `MSCCLPP_FORCE_DISABLE_GDR` (tokens in a GPU's memory are written by copies, not through GDRCopy),
+//! and those that start with `MSCCLPP_NCCL_`.
 
 use std::sync::OnceLock;
 use std::time::Duration;
+
+use crate::gpu_queue::IbMode;
 
 /// What the environment says to this crate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,8 +44,18 @@ pub struct Env {
     pub proxy_stop_timeout: Duration,
     /// `MSCCLPP_HCA_DEVICES`
     pub hca_devices: Vec<String>,
+    /// `MSCCLPP_IBV_MODE`
+    pub ib_mode: IbMode,
     /// `MSCCLPP_IB_GID_INDEX`
-    pub gid_index: u32,
+    pub gid_index: Option<u32>,
+    /// `MSCCLPP_IB_SL`
+    pub ib_service_level: Option<u8>,
+    /// `MSCCLPP_IB_TC`
+    pub ib_traffic_class: Option<u8>,
+    /// `MSCCLPP_IB_TIMEOUT`
+    pub ib_timeout: Option<u8>,
+    /// `MSCCLPP_IB_RETRY_CNT`
+    pub ib_retry_count: Option<u8>,
 }
 
 /// The environment as it was at the first call.
@@ -64,15 +89,46 @@ impl Env {
             tracing::info!("{name}={text}");
             text.split(',').map(|part| part.trim().into()).collect()
         };
+        let field = |name: &str, least: u8, most: u8| {
+            let text = variable(name)?;
+            let value = text.trim().parse().ok();
+            let value = value.filter(|value| (least..=most).contains(value));
+            match value {
+                Some(_) => tracing::info!("{name}={text}"),
+                None => tracing::warn!("{name}={text} is not {least} to {most}: ignored"),
+            }
+            value
+        };
         Self {
             connection_timeout: seconds("MSCCLPP_CONNECTION_TIMEOUT", 30),
             proxy_stop_timeout: seconds("MSCCLPP_PROXY_STOP_TIMEOUT", 5),
             hca_devices: names("MSCCLPP_HCA_DEVICES"),
-            gid_index: variable("MSCCLPP_IB_GID_INDEX").map_or(0, |text| {
+            ib_mode: match variable("MSCCLPP_IBV_MODE").as_deref().map(str::trim) {
+                None | Some("") => IbMode::Host,
+                Some(text @ "host") => {
+                    tracing::info!("MSCCLPP_IBV_MODE={text}");
+                    IbMode::Host
+                }
+                Some(text @ "host-no-atomic") => {
+                    tracing::info!("MSCCLPP_IBV_MODE={text}");
+                    IbMode::HostNoAtomic
+                }
+                Some(text) => {
+                    tracing::warn!(
+                        "MSCCLPP_IBV_MODE={text} is neither host nor host-no-atomic: ignored"
+                    );
+                    IbMode::Host
+                }
+            },
+            gid_index: variable("MSCCLPP_IB_GID_INDEX").map(|text| {
                 tracing::info!("MSCCLPP_IB_GID_INDEX={text}");
                 // No HCA has such a GID: whoever uses it is told, instead of using another one.
                 text.trim().parse().unwrap_or(u32::MAX)
             }),
+            ib_service_level: field("MSCCLPP_IB_SL", 0, 15),
+            ib_traffic_class: field("MSCCLPP_IB_TC", 0, 255),
+            ib_timeout: field("MSCCLPP_IB_TIMEOUT", 1, 31),
+            ib_retry_count: field("MSCCLPP_IB_RETRY_CNT", 0, 7),
         }
     }
 }
@@ -105,7 +161,35 @@ mod tests {
         let gid = |text: &'static str| {
             Env::read(|name| (name == "MSCCLPP_IB_GID_INDEX").then(|| text.into())).gid_index
         };
-        assert_eq!((gid(" 3"), gid("-1"), gid("x")), (3, u32::MAX, u32::MAX));
+        assert_eq!(gid(" 3"), Some(3));
+        assert_eq!((gid("-1"), gid("x")), (Some(u32::MAX), Some(u32::MAX)));
+        let mode = |text: &'static str| {
+            Env::read(|name| (name == "MSCCLPP_IBV_MODE").then(|| text.into())).ib_mode
+        };
+        assert_eq!(mode("host-no-atomic"), IbMode::HostNoAtomic);
+        for other in ["host", "", "HOST-NO-ATOMIC", "gpu"] {
+            assert_eq!(mode(other), IbMode::Host, "{other}");
+        }
+        type Get = fn(&Env) -> Option<u8>;
+        let fields: [(&str, u8, u8, Get); 4] = [
+            ("MSCCLPP_IB_SL", 0, 15, |env| env.ib_service_level),
+            ("MSCCLPP_IB_TC", 0, 255, |env| env.ib_traffic_class),
+            ("MSCCLPP_IB_TIMEOUT", 1, 31, |env| env.ib_timeout),
+            ("MSCCLPP_IB_RETRY_CNT", 0, 7, |env| env.ib_retry_count),
+        ];
+        for (variable, least, most, get) in fields {
+            let read = |text: &str| get(&Env::read(|name| (name == variable).then(|| text.into())));
+            for value in [least, most] {
+                assert_eq!(read(&value.to_string()), Some(value), "{variable}");
+            }
+            let beyond = (u32::from(most) + 1).to_string();
+            for bad in ["", "x", "-1", &beyond] {
+                assert_eq!(read(bad), None, "{variable}={bad}");
+            }
+        }
+        // That would be a wait without end.
+        let timeout = |name: &str| (name == "MSCCLPP_IB_TIMEOUT").then(|| "0".into());
+        assert_eq!(Env::read(timeout).ib_timeout, None);
         let devices = |text: &'static str| {
             Env::read(|name| (name == "MSCCLPP_HCA_DEVICES").then(|| text.into())).hca_devices
         };

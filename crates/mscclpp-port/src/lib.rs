@@ -252,6 +252,8 @@ mod communicator;
 mod connection;
 mod context;
 mod control;
+#[cfg(any(feature = "cuda", feature = "ib"))]
+mod control_end;
 mod cuda_ipc;
 mod device;
 mod endpoint;
@@ -264,6 +266,8 @@ mod flush;
 mod gpu;
 mod gpu_net_io_service;
 mod gpu_queue;
+#[cfg(feature = "ib")]
+mod ib;
 mod idle;
 mod loopback;
 mod memory;
@@ -282,6 +286,8 @@ mod table;
 #[cfg(all(test, not(loom)))]
 mod testing;
 mod transport;
+#[cfg(feature = "ib")]
+pub mod verbs;
 mod visible;
 mod watcher;
 

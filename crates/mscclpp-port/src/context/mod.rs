@@ -238,9 +238,7 @@ impl Context {
         let rank = remote.rank();
         let (config, remote_transport) = (local.config, remote.transport);
         let link: Box<dyn Transport> = match (&remote.queue, remote.context == self.id()) {
-            (Some(queue), _) => {
-                Box::new(self.connect_queue(local, remote, queue, &status, deadline)?)
-            }
+            (Some(queue), _) => self.connect_queue(local, remote, queue, &status, deadline)?,
             (None, _) if config.transport == TransportKind::CudaIpc => {
                 self.connect_ipc(&local, remote, &status, deadline)?
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! Connections on whose queues kernels post themselves.
+//! Connections over HCAs and between GPUs, which have a control stream beside their data.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -10,9 +10,13 @@ use super::{Context, Nonce, lock};
 use crate::arrival::Arrival;
 use crate::control::Route;
 use crate::cuda_ipc::{self, IpcTransport};
-use crate::endpoint::{Endpoint, EndpointConfig, EndpointQueue, EndpointRecord};
+use crate::endpoint::{Endpoint, EndpointConfig, EndpointQueue, EndpointRecord, MadeQueue};
 use crate::error::{Error, Result};
+#[cfg(feature = "ib")]
+use crate::gpu_queue::IbMode;
 use crate::gpu_queue::{self, Ends, GpuTransport, Handshake, QueueEnd, QueuePlan, QueueRecord};
+#[cfg(feature = "ib")]
+use crate::ib::{self, IbQueue};
 use crate::status::StickyStatus;
 use crate::transport::{Transport, TransportKind};
 use crate::watcher::Watcher;
@@ -42,6 +46,14 @@ impl Context {
         let hca = gpu_queue::hca_for(&self.inner.hcas, *transport, ib)?;
         let capabilities = hca.capabilities();
         let mode = gpu_queue::check_local(*transport, ib, &capabilities)?;
+        let record = |address| QueueRecord::new(mode, ib.signal_mode, &capabilities, address);
+        #[cfg(feature = "ib")]
+        if let Some(verbs) = hca.verbs().filter(|_| mode != IbMode::GpuNetIo) {
+            let queue = IbQueue::new(verbs, config, mode, self.inner.config.ip.is_ipv6())?;
+            let record = queue.complete(record(queue.address()));
+            let queue = MadeQueue::Host(Box::new(queue));
+            return Ok(EndpointQueue { queue, hca, record });
+        }
         let queue = hca.create_queue(QueuePlan {
             device: config.device,
             placement: ib.queue_placement,
@@ -50,11 +62,12 @@ impl Context {
             blocks: ib.blocks(),
         })?;
         gpu_queue::check_made(hca.name(), &*queue, ib)?;
-        let record = QueueRecord::new(mode, ib.signal_mode, &capabilities, queue.address());
+        let record = record(queue.address());
+        let queue = MadeQueue::Kernels(queue);
         Ok(EndpointQueue { queue, hca, record })
     }
 
-    /// Begins to bring up a queue that kernels post to.
+    /// Begins to bring up a queue.
     pub(super) fn connect_queue(
         &self,
         local: Endpoint,
@@ -62,9 +75,51 @@ impl Context {
         theirs: &QueueRecord,
         status: &Arc<StickyStatus>,
         deadline: Deadline,
-    ) -> Result<GpuTransport> {
+    ) -> Result<Box<dyn Transport>> {
+        #[cfg(feature = "ib")]
+        if let Some(MadeQueue::Host(_)) = local.queue.as_ref().map(|made| &made.queue) {
+            return self.connect_host_queue(local, remote, theirs, status, deadline);
+        }
         let (end, handshake, route) = self.join_queue(local, remote, theirs, status, deadline)?;
-        GpuTransport::start(end, handshake, route, self.watcher()?)
+        let transport = GpuTransport::start(end, handshake, route, self.watcher()?)?;
+        Ok(Box::new(transport))
+    }
+
+    /// The same where the host posts.
+    #[cfg(feature = "ib")]
+    fn connect_host_queue(
+        &self,
+        mut local: Endpoint,
+        remote: &EndpointRecord,
+        theirs: &QueueRecord,
+        status: &Arc<StickyStatus>,
+        deadline: Deadline,
+    ) -> Result<Box<dyn Transport>> {
+        let Some(EndpointQueue { queue, hca, record }) = local.queue.take() else {
+            return Err(incompatible(&local, remote));
+        };
+        let path = gpu_queue::join(&record, theirs)?;
+        let (MadeQueue::Host(queue), Some(port)) = (queue, theirs.port) else {
+            return Err(incompatible(&local, remote));
+        };
+        let route = self.route(&local, remote, ib::CONTROL, deadline)?;
+        check_itself(&route, &record, theirs)?;
+        let joined = ib::Joined {
+            places: ib::Places {
+                own: (self.id(), local.config.transport),
+                peer: (remote.context, remote.transport),
+            },
+            rank: remote.rank(),
+            path,
+            port,
+            hca,
+            status: Arc::clone(status),
+            table: Arc::clone(self.table()),
+            route,
+            stall_timeout: self.inner.config.stall_timeout,
+            deadline,
+        };
+        Ok(Box::new(queue.start(joined, self.watcher()?)?))
     }
 
     /// An end of a connection, and what is needed to bring it up. From now on the other end's stream
@@ -79,20 +134,20 @@ impl Context {
     ) -> Result<(QueueEnd, Handshake, Route)> {
         // The transports reach each other, so this one has a queue, too.
         let Some(EndpointQueue { queue, hca, record }) = local.queue.take() else {
-            return Err(Error::IncompatibleTransports {
-                local: local.config.transport,
-                remote: remote.transport,
-            });
+            return Err(incompatible(&local, remote));
         };
         let path = gpu_queue::join(&record, theirs)?;
+        // The modes are the same, so this is for kernels, too.
+        #[cfg_attr(
+            not(feature = "ib"),
+            expect(irrefutable_let_patterns, reason = "no other kind")
+        )]
+        let MadeQueue::Kernels(queue) = queue else {
+            return Err(incompatible(&local, remote));
+        };
         let job_key = self.inner.config.job_key.clone();
         let route = self.route(&local, remote, gpu_queue::CONTROL, deadline)?;
-        if matches!(route, Route::Itself) && *theirs != record {
-            return Err(Error::Record {
-                what: "endpoint",
-                detail: "it has this endpoint's number and another queue".into(),
-            });
-        }
+        check_itself(&route, &record, theirs)?;
         let ends = Ends {
             device: local.config.device,
             own: self.id(),
@@ -187,4 +242,22 @@ impl Context {
         }
         Ok(Arc::clone(watcher.insert(Arc::new(Watcher::new()?))))
     }
+}
+
+fn incompatible(local: &Endpoint, remote: &EndpointRecord) -> Error {
+    Error::IncompatibleTransports {
+        local: local.config.transport,
+        remote: remote.transport,
+    }
+}
+
+/// An endpoint that is connected to itself has one queue.
+fn check_itself(route: &Route, record: &QueueRecord, theirs: &QueueRecord) -> Result<()> {
+    if matches!(route, Route::Itself) && theirs != record {
+        return Err(Error::Record {
+            what: "endpoint",
+            detail: "it has this endpoint's number and another queue".into(),
+        });
+    }
+    Ok(())
 }

@@ -186,7 +186,7 @@ impl Context {
                         return Err(invalid("HCAs reach buffers only"));
                     };
                     let registration = hca.register(buffer, offset, len, access, plan.ordering)?;
-                    hcas.push((transport, registration));
+                    hcas.push((transport, Arc::from(registration)));
                 }
             }
         }
@@ -219,6 +219,8 @@ impl Context {
                 region,
                 table: Arc::clone(table),
                 hcas,
+                #[cfg(feature = "ib")]
+                access,
                 ipc,
             })
         })?;

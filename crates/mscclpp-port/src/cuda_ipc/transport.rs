@@ -195,10 +195,13 @@ impl IpcTransport {
             None => "mscclpp-ipc".into(),
         };
         let attach = move || {
-            let result = (theirs.attach(route, stall_timeout))
-                .and_then(|()| watched.add(Arc::clone(&theirs) as _));
+            let control = &theirs.control;
+            let result = (control.attach(route, stall_timeout)).and_then(|()| {
+                control.set_ready();
+                watched.add(Arc::clone(&theirs) as _)
+            });
             match result {
-                Err(error) if !theirs.given_up() => theirs.fail(error),
+                Err(error) if !control.given_up() => theirs.fail(error),
                 // If it has been given up, why is known.
                 _ => {}
             }
@@ -217,9 +220,9 @@ impl IpcTransport {
 
     /// Posts, if there is room. An error of the GPU ends the connection.
     fn post(&self, post: impl FnOnce(&mut Posts) -> Result<()>) -> Result<()> {
-        self.end.status.check()?;
+        self.end.control.status.check()?;
         let mut posts = lock(&self.end.posts);
-        posts.room(self.end.rank)?;
+        posts.room(self.end.control.rank)?;
         let posted = post(&mut posts);
         drop(posts);
         posted.inspect_err(|error| self.end.fail(error.clone()))
@@ -255,7 +258,7 @@ impl Transport for IpcTransport {
         src_off: u64,
         len: u64,
     ) -> Result<()> {
-        self.end.status.check()?;
+        self.end.control.status.check()?;
         let (_, to) = dst.mapped("write, destination", self.end.peer, dst_off, len)?;
         let (source, from) = src.source("write, source", src_off, len)?;
         if !source.is_reached_by_gpus() {
@@ -280,7 +283,7 @@ impl Transport for IpcTransport {
     }
 
     fn signal(&self, token: &RegisteredMemory, off: u64) -> Result<()> {
-        self.end.status.check()?;
+        self.end.control.status.check()?;
         let (key, to) = token.mapped("signal", self.end.peer, off, 8)?;
         let Mapped {
             address,
@@ -313,7 +316,7 @@ impl Transport for IpcTransport {
     }
 
     fn accumulate(&self, _dst: &RegisteredMemory, _off: u64, _operand: i64) -> Result<()> {
-        self.end.status.check()?;
+        self.end.control.status.check()?;
         Err(Error::Unsupported {
             operation: "accumulate",
             transport: TransportKind::CudaIpc,
@@ -331,7 +334,7 @@ impl Transport for IpcTransport {
     }
 
     fn kick(&self) -> Result<()> {
-        self.end.status.check()
+        self.end.control.status.check()
     }
 
     fn has_room(&self) -> bool {
@@ -342,11 +345,11 @@ impl Transport for IpcTransport {
         }
         // What a post gets, if this fails.
         let _ = posts.look();
-        has(&posts) || self.end.status.is_failed()
+        has(&posts) || self.end.control.status.is_failed()
     }
 
     fn progress(&self) -> Result<Progress> {
-        self.end.status.check()?;
+        self.end.control.status.check()?;
         let mut posts = lock(&self.end.posts);
         let looked = posts.look();
         let progress = Progress {
@@ -363,18 +366,18 @@ impl Transport for IpcTransport {
     }
 
     fn is_connected(&self) -> bool {
-        self.end.is_ready()
+        self.end.control.is_ready()
     }
 
     fn abort(&self) {
-        self.end.end();
+        self.end.control.tell();
     }
 }
 
 impl Drop for IpcTransport {
     fn drop(&mut self) {
-        let rank = self.end.rank;
-        if !self.end.status.is_failed()
+        let rank = self.end.control.rank;
+        if !self.end.control.status.is_failed()
             && let Err(error) = lock(&self.end.posts).settle()
         {
             tracing::warn!(?rank, %error, "a connection is dropped before its posts are done");
@@ -382,16 +385,17 @@ impl Drop for IpcTransport {
         if let Some(thread) = self.handshake.take() {
             let begun = Instant::now();
             // Else the peer would go on trying until its deadline.
-            while !(thread.is_finished() || self.end.given_up()) && begun.elapsed() < LINGER {
+            while !(thread.is_finished() || self.end.control.given_up()) && begun.elapsed() < LINGER
+            {
                 thread::sleep(Duration::from_millis(1));
             }
-            self.end.close();
+            self.end.control.close();
             if thread.join().is_err() {
                 tracing::warn!(?rank, "the hand-shake of a connection has panicked");
             }
         }
         let end: Arc<dyn Watched> = Arc::clone(&self.end) as _;
         self.watcher.remove(&end);
-        self.end.end();
+        self.end.control.tell();
     }
 }

@@ -63,6 +63,10 @@ impl Error {
             Error::Hca { .. } | Error::QueueNotExecuting { .. } | Error::UnfitQueue { .. } => {
                 ErrorCode::SystemError
             }
+            #[cfg(feature = "ib")]
+            Error::Verbs(_) | Error::HcaFailed { .. } => ErrorCode::SystemError,
+            #[cfg(feature = "ib")]
+            Error::RequestFailed { .. } => ErrorCode::RemoteError,
             Error::Setup(error) => match error.reason {
                 Reason::Plan(_) => ErrorCode::InvalidUsage,
                 Reason::Silent => ErrorCode::Timeout,

@@ -17,6 +17,8 @@ pub use code::ErrorCode;
 use crate::device::Device;
 use crate::refusal::Refused;
 use crate::transport::TransportKind;
+#[cfg(feature = "ib")]
+use crate::verbs::VerbsError;
 use describe::{Described, Hint, RankName};
 
 /// Result of this crate.
@@ -212,6 +214,11 @@ pub enum Error {
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
 
+    /// An HCA refused an operation, in the words of libibverbs.
+    #[cfg(feature = "ib")]
+    #[error(transparent)]
+    Verbs(Arc<VerbsError>),
+
     /// An HCA made a queue that kernels cannot post to without help of the host, or that is not what
     /// was asked for.
     #[error("HCA {hca} made queue {queue:#x} and kernels cannot use it: {reason}")]
@@ -275,7 +282,42 @@ pub enum Error {
         vendor: u8,
     },
 
-    /// The queue refused a request of the peer's kernels. Ends the connection.
+    /// A request that the host posted to a queue of an HCA has failed, and with it the queue. Ends the
+    /// connection.
+    #[cfg(feature = "ib")]
+    #[error(
+        "request {index} ({operation}) on queue {queue:#x} to rank {} failed: {status} (vendor's code \
+         {vendor:#x})",
+        RankName(*rank)
+    )]
+    RequestFailed {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// Number of the queue pair.
+        queue: u32,
+        /// The request's place in the queue, counted from 0.
+        index: u64,
+        /// What it was: a put, a signal or an accumulate.
+        operation: &'static str,
+        /// How it ended, with its usual cause.
+        status: crate::verbs::CompletionStatus,
+        /// The HCA's own code beside it: a number for its vendor.
+        vendor: u32,
+    },
+
+    /// An HCA has reported something that ends the connection.
+    #[cfg(feature = "ib")]
+    #[error("HCA {hca}, connection to rank {}: {event}", RankName(*rank))]
+    HcaFailed {
+        /// Name of the HCA.
+        hca: String,
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
+        /// What it reported.
+        event: String,
+    },
+
+    /// The queue refused a request of the peer. Ends the connection.
     #[error(
         "queue {queue:#x} refused a request of rank {}: memory that is not registered (any more), \
          out of its bounds, or not open to it",

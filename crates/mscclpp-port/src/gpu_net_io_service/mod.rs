@@ -51,7 +51,7 @@ impl Default for GpuNetIoConfig {
     fn default() -> Self {
         Self {
             queue: IbConfig::default(),
-            gid_index: env().gid_index,
+            gid_index: env().gid_index.unwrap_or(0),
         }
     }
 }

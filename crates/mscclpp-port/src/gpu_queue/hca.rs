@@ -2,7 +2,7 @@
 //! The HCAs that `IB0` to `IB7` stand for.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::lock;
 use super::provider::GpuQueueProvider;
@@ -11,11 +11,12 @@ use crate::error::{Error, Result};
 use crate::transport::TransportKind;
 
 /// An HCA (an RDMA network adapter) that a transport `IBn` stands for: entry n of
-/// [`ContextConfig::hca_devices`](crate::ContextConfig::hca_devices).
+/// [`ContextConfig::hca_devices`](crate::ContextConfig::hca_devices), or without any the n-th RDMA
+/// device of the machine.
 ///
-/// This build has NICs in software only, those of `mscclpp-softnic`, called `soft0`, `soft1` and so
-/// on. Naming another costs nothing; whoever uses it gets [`Error::HcaUnavailable`], never a NIC in
-/// software in its place.
+/// `soft0`, `soft1` and so on are the NICs in software of `mscclpp-softnic`, every other name is that
+/// of an RDMA device as libibverbs lists it (`ibv_devices`). Naming one that is not there costs
+/// nothing; whoever uses it gets [`Error::HcaUnavailable`], never a NIC in software in its place.
 #[derive(Clone)]
 pub struct Hca(Source);
 
@@ -60,16 +61,10 @@ impl Hca {
             Source::Made(make) => return make(),
             Source::Named(name) => {
                 use mscclpp_softnic::{Device, DeviceConfig, Error as SoftError};
-                Device::open(name, DeviceConfig::default()).map_err(|error| match error {
-                    SoftError::UnknownDevice { .. } => Error::HcaUnavailable {
-                        transport,
-                        detail: format!(
-                            "{name:?} is no HCA that this build can use: it has NICs in software \
-                             only, called soft0, soft1, ..."
-                        ),
-                    },
-                    error => Error::hca(name, "open it", error),
-                })?
+                match Device::open(name, DeviceConfig::default()) {
+                    Err(SoftError::UnknownDevice { .. }) => return rdma::open(name, transport),
+                    opened => opened.map_err(|error| Error::hca(name, "open it", error))?,
+                }
             }
         };
         Ok(Arc::new(SoftHca::new(device)?))
@@ -91,34 +86,58 @@ impl fmt::Debug for Hca {
 }
 
 /// The HCAs of a context, opened when they are first used.
-pub(crate) struct Hcas(Vec<Slot>);
+pub(crate) struct Hcas {
+    named: Vec<Slot>,
+    /// What there is, where nobody named any: looked up when it is first asked for.
+    found: OnceLock<Vec<Slot>>,
+}
 
 struct Slot {
     hca: Hca,
     opened: Mutex<Option<Arc<dyn GpuQueueProvider>>>,
 }
 
+impl Slot {
+    fn closed(hca: Hca) -> Self {
+        Self {
+            hca,
+            opened: Mutex::default(),
+        }
+    }
+}
+
 impl Hcas {
     pub(crate) fn new(devices: &[Hca]) -> Self {
-        let closed = |hca: &Hca| Slot {
-            hca: hca.clone(),
-            opened: Mutex::default(),
-        };
-        Self(devices.iter().map(closed).collect())
+        Self {
+            named: devices.iter().cloned().map(Slot::closed).collect(),
+            found: OnceLock::new(),
+        }
+    }
+
+    fn slots(&self) -> &[Slot] {
+        if !self.named.is_empty() {
+            return &self.named;
+        }
+        self.found.get_or_init(|| {
+            let names = rdma::names();
+            names.map(Hca::named).map(Slot::closed).collect()
+        })
     }
 
     /// The HCA of a transport, opened.
     pub(crate) fn get(&self, transport: TransportKind) -> Result<Arc<dyn GpuQueueProvider>> {
-        let entry = index(transport).and_then(|index| self.0.get(index));
-        let Some(Slot { hca, opened }) = entry else {
-            return Err(Error::HcaUnavailable {
-                transport,
-                detail: format!(
-                    "it stands for none of the {} HCAs of this context: name them in \
-                     ContextConfig::hca_devices or in MSCCLPP_HCA_DEVICES (for example soft0)",
-                    self.0.len()
-                ),
-            });
+        let Some(Slot { hca, opened }) = index(transport).and_then(|index| self.slots().get(index))
+        else {
+            let detail = if self.named.is_empty() {
+                rdma::missing()
+            } else {
+                format!(
+                    "it stands for none of the {} HCAs of this context: name more in \
+                     ContextConfig::hca_devices or in MSCCLPP_HCA_DEVICES",
+                    self.named.len()
+                )
+            };
+            return Err(Error::HcaUnavailable { transport, detail });
         };
         let mut opened = lock(opened);
         if let Some(provider) = &*opened {
@@ -131,9 +150,42 @@ impl Hcas {
 impl Hcas {
     /// Lets go of those that nobody else holds; each is opened again when it is used again.
     pub(crate) fn close_unused(&self) {
-        for slot in &self.0 {
+        for slot in self
+            .named
+            .iter()
+            .chain(self.found.get().into_iter().flatten())
+        {
             lock(&slot.opened).take_if(|hca| Arc::strong_count(hca) == 1);
         }
+    }
+}
+
+/// RDMA devices, where this build knows them.
+#[cfg(feature = "ib")]
+use crate::ib::devices as rdma;
+
+#[cfg(not(feature = "ib"))]
+mod rdma {
+    use super::{Arc, Error, GpuQueueProvider, Result, TransportKind};
+
+    const WITHOUT: &str = "this build knows NICs in software only (soft0, soft1, ...): build \
+                           mscclpp-port with the feature `ib` for others";
+
+    pub(super) fn names() -> impl Iterator<Item = String> {
+        std::iter::empty()
+    }
+
+    pub(super) fn missing() -> String {
+        format!(
+            "no HCA is named in ContextConfig::hca_devices or in MSCCLPP_HCA_DEVICES; {WITHOUT}"
+        )
+    }
+
+    pub(super) fn open(name: &str, transport: TransportKind) -> Result<Arc<dyn GpuQueueProvider>> {
+        Err(Error::HcaUnavailable {
+            transport,
+            detail: format!("{name:?} cannot be used: {WITHOUT}"),
+        })
     }
 }
 
@@ -162,6 +214,27 @@ mod tests {
             assert!(
                 matches!(error, Error::HcaUnavailable { .. }) && error.to_string().contains(text),
                 "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn ib_without_names_the_transports_stand_for_the_devices_that_there_are() {
+        let hcas = Hcas::new(&[]);
+        let devices: Vec<String> = rdma::names().collect();
+        for (transport, name) in [TransportKind::IB0, TransportKind::IB1]
+            .iter()
+            .zip(&devices)
+        {
+            assert_eq!(hcas.get(*transport).unwrap().name(), name);
+        }
+        if devices.len() < 8 {
+            let error = hcas.get(TransportKind::IB7).map(drop).unwrap_err();
+            assert!(matches!(error, Error::HcaUnavailable { .. }), "{error}");
+            let text = error.to_string();
+            assert!(
+                text.contains("MSCCLPP_HCA_DEVICES") && !text.contains('\n'),
+                "{text}"
             );
         }
     }

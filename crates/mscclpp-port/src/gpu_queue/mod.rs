@@ -35,12 +35,16 @@ pub(crate) use handshake::{CONTROL, Handshake, SELF_TEST, test};
 pub use hca::Hca;
 pub(crate) use hca::Hcas;
 pub(crate) use memories::MemoryTable;
+#[cfg(any(feature = "ib", all(test, not(loom))))]
+pub(crate) use policy::PortRecord;
 pub(crate) use policy::{QueueRecord, check_local, check_made, hca_for, join};
+#[cfg(all(test, not(loom)))]
+pub(crate) use provider::QueueFault;
 pub(crate) use provider::{
     GpuQueueProvider, HcaQueue, HcaRegistration, Path, QueuePlan, WriteOrdering,
 };
-#[cfg(all(test, not(loom)))]
-pub(crate) use provider::{HcaAddress, HcaCapabilities, QueueAddress, QueueFault, WireStream};
+#[cfg(any(feature = "ib", all(test, not(loom))))]
+pub(crate) use provider::{HcaAddress, HcaCapabilities, Mtu, QueueAddress, WireStream};
 #[cfg(all(test, not(loom)))]
 pub(crate) use soft::SoftHca;
 pub(crate) use transport::GpuTransport;

@@ -11,24 +11,42 @@ use serde::{Deserialize, Serialize};
 use super::config::{IbConfig, IbMode, QueuePlacement};
 use super::hca::Hcas;
 use super::provider::{GpuQueueProvider, HcaCapabilities, HcaQueue, Mtu, Path, QueueAddress};
+use crate::env::env;
 use crate::error::{Error, Result};
 use crate::transport::TransportKind;
 
 /// What numbers queue pairs have.
 const QUEUE_NUMBERS: std::ops::Range<u32> = 1..1 << 24;
+/// The last packet number.
+const MAX_PACKET: u32 = (1 << 24) - 1;
 
 /// What an endpoint over an HCA tells its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct QueueRecord {
     /// The resolved mode.
     pub(crate) mode: IbMode,
-    /// Its kernels signal by atomics, not by inline writes.
+    /// It signals by atomics, not by writes.
     pub(crate) atomic_signals: bool,
     /// Its HCA answers atomics.
     pub(crate) atomics: bool,
     pub(crate) mtu: Mtu,
     pub(crate) queue: QueueAddress,
     pub(crate) outstanding_reads: u8,
+    /// Of an HCA that libibverbs knows, and only then.
+    pub(crate) port: Option<PortRecord>,
+}
+
+/// How packets get to the port of an HCA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PortRecord {
+    /// RoCE, not InfiniBand.
+    pub(crate) ethernet: bool,
+    /// Its address within an InfiniBand subnet.
+    pub(crate) lid: u16,
+    /// Packets to it need a GID, also within its subnet.
+    pub(crate) needs_gid: bool,
+    /// Number of the first packet that the queue sends.
+    pub(crate) first_packet: u32,
 }
 
 impl QueueRecord {
@@ -40,11 +58,16 @@ impl QueueRecord {
     ) -> Self {
         Self {
             mode,
-            atomic_signals: signal_mode == SignalMode::Atomic,
+            atomic_signals: match mode {
+                IbMode::GpuNetIo => signal_mode == SignalMode::Atomic,
+                IbMode::HostNoAtomic => false,
+                IbMode::Host | IbMode::Default => true,
+            },
             atomics: capabilities.atomics,
             mtu: capabilities.mtu,
             queue,
             outstanding_reads: capabilities.max_outstanding_reads,
+            port: None,
         }
     }
 
@@ -56,7 +79,11 @@ impl QueueRecord {
         if !QUEUE_NUMBERS.contains(&self.queue.number) {
             return Err("its queue number is impossible");
         }
-        Ok(())
+        match self.port {
+            None if self.mode != IbMode::GpuNetIo => Err("it does not say how to reach its port"),
+            Some(port) if port.first_packet > MAX_PACKET => Err("its packet number is impossible"),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -67,30 +94,46 @@ pub(crate) fn hca_for(
     config: &IbConfig,
 ) -> Result<Arc<dyn GpuQueueProvider>> {
     let hca = hcas.get(transport);
-    if let Err(Error::HcaUnavailable { .. }) = hca {
-        check_mode(transport, config.mode.resolve(true))?;
+    if let Err(Error::HcaUnavailable { .. }) = hca
+        && !cfg!(feature = "ib")
+        && config.mode != IbMode::GpuNetIo
+    {
+        return Err(unsupported(
+            transport,
+            "this build has no InfiniBand support for posts of the host: build mscclpp-port with the \
+             feature `ib`",
+        ));
     }
     hca
 }
 
-/// Whether this build has a mode.
-fn check_mode(transport: TransportKind, mode: IbMode) -> Result<()> {
-    let missing = match mode {
-        IbMode::GpuNetIo => return Ok(()),
-        IbMode::HostNoAtomic => {
-            "this build has no InfiniBand support for posts of the host (the mode is \
-             HostNoAtomic): IbMode::GpuNetIo is what there is"
-        }
-        IbMode::Host | IbMode::Default => {
-            "this build has no InfiniBand support for posts of the host (the mode is Host): \
-             IbMode::GpuNetIo is what there is"
-        }
-    };
-    Err(Error::Unsupported {
+fn unsupported(transport: TransportKind, missing: &'static str) -> Error {
+    Error::Unsupported {
         operation: "create an endpoint",
         transport,
         missing,
-    })
+    }
+}
+
+/// Whether queues of an HCA can be posted to by those that a mode means.
+fn check_mode(transport: TransportKind, mode: IbMode, has: &HcaCapabilities) -> Result<()> {
+    let missing = match mode {
+        IbMode::GpuNetIo if has.posts_of_kernels => return Ok(()),
+        IbMode::GpuNetIo => {
+            "kernels cannot post to this HCA in this build (IbMode::GpuNetIo): a NIC in software \
+             (soft0) takes their posts, and this one those of the host (IbMode::Host)"
+        }
+        _ if has.posts_of_host => return Ok(()),
+        IbMode::HostNoAtomic => {
+            "a NIC in software takes posts of kernels only (the mode is HostNoAtomic): use \
+             IbMode::GpuNetIo, or an HCA that libibverbs knows"
+        }
+        IbMode::Host | IbMode::Default => {
+            "a NIC in software takes posts of kernels only (the mode is Host): use \
+             IbMode::GpuNetIo, or an HCA that libibverbs knows"
+        }
+    };
+    Err(unsupported(transport, missing))
 }
 
 /// Whether this build and this HCA can do what an endpoint asks for.
@@ -105,9 +148,10 @@ pub(crate) fn check_local(
             detail,
         })
     };
-    let mode = config.mode.resolve(capabilities.atomics);
-    check_mode(transport, mode)?;
-    if config.signal_mode == SignalMode::Atomic && !capabilities.atomics {
+    let mode = config.mode.resolve(env().ib_mode, capabilities.atomics);
+    check_mode(transport, mode, capabilities)?;
+    if mode == IbMode::GpuNetIo && config.signal_mode == SignalMode::Atomic && !capabilities.atomics
+    {
         return invalid(format!(
             "the HCA of {transport} has no atomics, which signals need: SignalMode::InlineWrite \
              does without (kernels can then not accumulate), and is never chosen silently"
@@ -186,7 +230,22 @@ pub(crate) fn join(local: &QueueRecord, remote: &QueueRecord) -> Result<Path> {
         } else {
             (remote.mode, local.mode)
         };
-        return refused(format!("one is for IbMode::{one}, the other for {other}"));
+        let way_out = match (one, other) {
+            (IbMode::Host, IbMode::HostNoAtomic) => {
+                " (an HCA without atomics has only that): use IbMode::HostNoAtomic on both ends"
+            }
+            _ => "",
+        };
+        return refused(format!(
+            "one is for IbMode::{one}, the other for {other}{way_out}"
+        ));
+    }
+    if local.port.map(|port| port.ethernet) != remote.port.map(|port| port.ethernet) {
+        return refused(
+            "their HCAs have no fabric in common: of NICs in software, RoCE and InfiniBand, they \
+             have two"
+                .into(),
+        );
     }
     for (signaller, target) in [(local, remote), (remote, local)] {
         if signaller.atomic_signals && !target.atomics {
@@ -220,6 +279,8 @@ mod tests {
             mtu: Mtu::from_code(5).unwrap(),
             max_blocks: 1 << 15,
             max_outstanding_reads: 16,
+            posts_of_host: true,
+            posts_of_kernels: true,
         }
     }
 
@@ -232,6 +293,15 @@ mod tests {
             atomic_signals,
             ..QueueRecord::new(mode, SignalMode::Atomic, &capabilities(atomics), queue)
         }
+    }
+
+    fn port(ethernet: bool) -> Option<PortRecord> {
+        Some(PortRecord {
+            ethernet,
+            lid: 3,
+            needs_gid: ethernet,
+            first_packet: 7,
+        })
     }
 
     #[test]
@@ -261,8 +331,47 @@ mod tests {
             }
         }
         // The fallback counts, not what was asked for.
-        let fallen = record(IbMode::Host.resolve(false), true, true);
+        let fallen = IbMode::Host.resolve(IbMode::Host, false);
+        let fallen = record(fallen, false, false);
         assert!(join(&fallen, &record(IbMode::GpuNetIo, true, true)).is_err());
+        let error = join(&fallen, &record(IbMode::Host, true, true)).unwrap_err();
+        assert!(error.to_string().contains("on both ends"), "{error}");
+    }
+
+    #[test]
+    fn ib_ports_of_different_fabrics_are_refused_by_both_ends_alike() {
+        let with = |port| QueueRecord {
+            port,
+            ..record(IbMode::GpuNetIo, true, true)
+        };
+        let kinds = [None, port(true), port(false)];
+        for a in kinds {
+            for b in kinds {
+                let (at_a, at_b) = (join(&with(a), &with(b)), join(&with(b), &with(a)));
+                assert_eq!(at_a.is_ok(), a == b);
+                let text = |result: Result<Path>| result.err().map(|error| error.to_string());
+                assert_eq!(text(at_a), text(at_b));
+            }
+        }
+    }
+
+    #[test]
+    fn ib_records_without_a_port_or_with_an_impossible_packet_number_are_refused() {
+        let good = QueueRecord {
+            port: port(true),
+            ..record(IbMode::Host, true, true)
+        };
+        good.check().unwrap();
+        let without = QueueRecord { port: None, ..good };
+        assert!(without.check().is_err());
+        let mut beyond = good;
+        beyond.port = port(true).map(|port| PortRecord {
+            first_packet: 1 << 24,
+            ..port
+        });
+        assert!(beyond.check().is_err());
+        let kernels = record(IbMode::GpuNetIo, true, true);
+        kernels.check().unwrap();
     }
 
     #[test]
@@ -296,18 +405,28 @@ mod tests {
             error.to_string().contains("SignalMode::InlineWrite"),
             "{error}"
         );
-        for (mode, resolved) in [
-            (IbMode::Default, "is Host)"),
-            (IbMode::HostNoAtomic, "NoAtomic)"),
+        let soft = |atomics| HcaCapabilities {
+            posts_of_host: false,
+            ..capabilities(atomics)
+        };
+        for (mode, atomics, resolved) in [
+            (IbMode::Default, true, "is Host)"),
+            (IbMode::HostNoAtomic, true, "NoAtomic)"),
+            (IbMode::Host, false, "NoAtomic)"),
         ] {
             let config = IbConfig { mode, ..config };
-            let error = check_local(ib, &config, &capabilities(true)).unwrap_err();
+            let error = check_local(ib, &config, &soft(atomics)).unwrap_err();
             assert!(matches!(error, Error::Unsupported { .. }), "{error}");
             assert!(error.to_string().contains(resolved), "{error}");
+            let mode = check_local(ib, &config, &capabilities(atomics)).unwrap();
+            assert!(format!("is {mode})").ends_with(resolved), "{mode}");
         }
-        let host = IbConfig::default();
-        let error = check_local(ib, &host, &capabilities(false)).unwrap_err();
-        assert!(error.to_string().contains("HostNoAtomic"), "{error}");
+        let real = HcaCapabilities {
+            posts_of_kernels: false,
+            ..capabilities(true)
+        };
+        let error = check_local(ib, &config, &real).unwrap_err();
+        assert!(error.to_string().contains("IbMode::Host"), "{error}");
         let small = HcaCapabilities {
             max_blocks: 64,
             ..capabilities(true)

@@ -70,6 +70,9 @@ pub(crate) struct HcaCapabilities {
     pub(crate) max_blocks: u32,
     /// Reads and atomics of a queue pair that may be under way at once, either way.
     pub(crate) max_outstanding_reads: u8,
+    /// Whether its queues take posts of the host, and of kernels.
+    pub(crate) posts_of_host: bool,
+    pub(crate) posts_of_kernels: bool,
 }
 
 /// Whether writes to a registration may overtake each other.
@@ -158,12 +161,23 @@ pub(crate) trait GpuQueueProvider: Send + Sync {
 
     /// Takes the news; what they are is asked of the queues.
     fn take_news(&self);
+
+    /// The HCA on whose queues the host posts, if it is one.
+    #[cfg(feature = "ib")]
+    fn verbs(&self) -> Option<&crate::ib::IbHca> {
+        None
+    }
 }
 
 /// Memory that requests can name, until it is dropped.
 pub(crate) trait HcaRegistration: Send + Sync {
-    /// Its key, for local and remote use.
+    /// Its key for peers.
     fn key(&self) -> u32;
+
+    /// Its key for requests of this end.
+    fn local_key(&self) -> u32 {
+        self.key()
+    }
 }
 
 /// A queue pair of a reliable connection, with its completion queue and what else a kernel needs.

@@ -117,6 +117,8 @@ impl GpuQueueProvider for SoftHca {
             mtu: Mtu::from_code(has.mtu.code()).unwrap_or(Mtu::SMALLEST),
             max_blocks: has.max_send_blocks.min(has.max_completions),
             max_outstanding_reads: has.max_outstanding_reads,
+            posts_of_host: false,
+            posts_of_kernels: true,
         }
     }
 

@@ -30,6 +30,8 @@ use crate::context::{Context, ContextId};
 use crate::error::{Error, check_range};
 use crate::gpu::Keep;
 use crate::gpu_queue::{Ends, HcaRegistration};
+#[cfg(feature = "ib")]
+use crate::refusal::Refusal;
 use crate::transport::{TransportFlags, TransportKind};
 
 /// How long mapping a peer's memory may take where nobody says.
@@ -76,9 +78,34 @@ pub(crate) struct Registration {
     pub(crate) region: Arc<Region>,
     pub(crate) table: Arc<RegistrationTable>,
     /// Its keys on HCAs.
-    pub(crate) hcas: Vec<(TransportKind, Box<dyn HcaRegistration>)>,
+    pub(crate) hcas: Vec<(TransportKind, Arc<dyn HcaRegistration>)>,
+    /// What peers may do over HCAs that leave signals to their hosts.
+    #[cfg(feature = "ib")]
+    pub(crate) access: Access,
     /// How processes of this host reach it over CUDA IPC, and what they ask.
     pub(crate) ipc: Option<(IpcRecord, Keep)>,
+}
+
+impl Registration {
+    /// Its registration with the HCA of a transport.
+    fn on(&self, transport: TransportKind) -> Option<&Arc<dyn HcaRegistration>> {
+        (self.hcas.iter()).find_map(|(kind, hca)| (*kind == transport).then_some(hca))
+    }
+
+    /// Its key for peers on the HCA of a transport.
+    fn key_on(&self, transport: TransportKind) -> Option<u32> {
+        Some(self.on(transport)?.key())
+    }
+
+    /// Executes a peer's signal to the first word, for an HCA without atomics.
+    #[cfg(feature = "ib")]
+    pub(crate) fn signal(&self) -> Result<(), Refusal> {
+        if self.access.remote_atomic {
+            self.region.signal()
+        } else {
+            Err(Refusal::AccessDenied)
+        }
+    }
 }
 
 impl Drop for Registration {
@@ -112,6 +139,25 @@ pub(crate) struct Owner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) key: u64,
+    /// From the start of the registration.
+    pub(crate) offset: u64,
+}
+
+/// A source of requests to an HCA.
+#[cfg(feature = "ib")]
+pub(crate) struct HcaSource {
+    pub(crate) address: u64,
+    pub(crate) key: u32,
+    /// What both are valid with.
+    pub(crate) keep: Arc<dyn HcaRegistration>,
+}
+
+/// A place in a peer's memory, as requests to an HCA name it.
+#[cfg(feature = "ib")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HcaTarget {
+    pub(crate) address: u64,
+    pub(crate) key: u32,
     /// From the start of the registration.
     pub(crate) offset: u64,
 }
@@ -425,6 +471,81 @@ impl RegisteredMemory {
         Ok((Arc::clone(&registration.region), view.offset + offset))
     }
 
+    /// This memory as the source of `len` bytes at `offset` for the HCA of a transport of the context
+    /// `own`.
+    #[cfg(feature = "ib")]
+    pub(crate) fn hca_source(
+        &self,
+        what: &'static str,
+        (own, transport): (ContextId, TransportKind),
+        offset: u64,
+        len: u64,
+    ) -> Result<HcaSource, Error> {
+        // Range and place are checked first.
+        self.source(what, offset, len)?;
+        let view = self.view(what)?;
+        let local = match &view.backing {
+            Backing::Local(registration) if registration.owner.context == own => registration,
+            _ => {
+                return Err(Error::InvalidUsage {
+                    operation: what,
+                    detail: "the source is registered with another context".into(),
+                });
+            }
+        };
+        let Some(registration) = local.on(transport) else {
+            return Err(Error::InvalidUsage {
+                operation: what,
+                detail: format!(
+                    "the source is registered for {}, and the connection is over {transport}: \
+                     register it for that, too (MemoryOptions::transports)",
+                    local.transports
+                ),
+            });
+        };
+        Ok(HcaSource {
+            address: view.backing.address() + view.offset + offset,
+            key: registration.local_key(),
+            keep: Arc::clone(registration),
+        })
+    }
+
+    /// This memory as the destination of `len` bytes at `offset`, at the context `peer` by the HCA of
+    /// its `transport`: where that HCA finds it, and by which key.
+    #[cfg(feature = "ib")]
+    pub(crate) fn hca_target(
+        &self,
+        what: &'static str,
+        peer: (ContextId, TransportKind),
+        offset: u64,
+        len: u64,
+    ) -> Result<HcaTarget, Error> {
+        let view = self.destination(what, peer, offset, len)?;
+        let key =
+            (view.backing.key_on(peer.1)).ok_or_else(|| self.unreachable_over(what, peer.1))?;
+        Ok(HcaTarget {
+            address: view.backing.address() + view.offset + offset,
+            key,
+            offset: view.offset + offset,
+        })
+    }
+
+    /// This memory as the destination of an atomic on the word at `offset`.
+    #[cfg(feature = "ib")]
+    pub(crate) fn hca_target_word(
+        &self,
+        what: &'static str,
+        peer: (ContextId, TransportKind),
+        offset: u64,
+    ) -> Result<HcaTarget, Error> {
+        let target = self.hca_target(what, peer, offset, 8)?;
+        if target.address.is_multiple_of(8) {
+            Ok(target)
+        } else {
+            Err(Error::Misaligned { what, offset })
+        }
+    }
+
     /// This memory as kernels name it that post on a queue between `ends`: as own memory, as the
     /// peer's, or as both if the queue leads back here by the same HCA. Zero if the queue cannot
     /// reach it.
@@ -470,20 +591,14 @@ impl RegisteredMemory {
 impl View {
     /// The range with its key on the HCA of a transport; zero if it has none.
     fn on_hca(&self, transport: TransportKind, access: u32) -> QueueMemory {
-        let key = match &self.backing {
-            Backing::Local(registration) => (registration.hcas.iter())
-                .find(|(kind, _)| *kind == transport)
-                .map(|(_, registration)| registration.key()),
-            Backing::Remote(registration) => (registration.keys.iter())
-                .find(|key| key.transport == transport)
-                .map(|key| key.key),
-        };
-        key.map_or(QueueMemory::NONE, |key| QueueMemory {
-            address: self.backing.address() + self.offset,
-            size: self.size,
-            key: key.to_be(),
-            access,
-        })
+        self.backing
+            .key_on(transport)
+            .map_or(QueueMemory::NONE, |key| QueueMemory {
+                address: self.backing.address() + self.offset,
+                size: self.size,
+                key: key.to_be(),
+                access,
+            })
     }
 }
 
@@ -508,6 +623,16 @@ impl Backing {
                 })
                 .collect(),
             Self::Remote(registration) => registration.keys.clone(),
+        }
+    }
+
+    /// Its key for peers on the HCA of a transport.
+    fn key_on(&self, transport: TransportKind) -> Option<u32> {
+        match self {
+            Self::Local(registration) => registration.key_on(transport),
+            Self::Remote(registration) => (registration.keys.iter())
+                .find(|key| key.transport == transport)
+                .map(|key| key.key),
         }
     }
 

@@ -14,6 +14,8 @@ use crate::random::random_u64;
 use crate::refusal::Refusal;
 use crate::shared;
 use crate::sync::lock_plain as lock;
+#[cfg(feature = "ib")]
+use crate::transport::TransportKind;
 
 /// What peers may do with a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,6 +139,13 @@ impl Region {
             tracing::warn!(%error, "a peer's addition to a GPU's memory failed");
             Refusal::Device
         })
+    }
+
+    /// Executes a peer's signal to the first word: a release of all that this thread saw before.
+    #[cfg(feature = "ib")]
+    pub(super) fn signal(&self) -> Result<(), Refusal> {
+        let guard = self.enter().ok_or(Refusal::UnknownKey)?;
+        self.add(guard.word(0)?, 1)
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -307,6 +316,21 @@ impl RegistrationTable {
         let guard = region.enter().ok_or(Refusal::UnknownKey)?;
         let at = guard.word(offset)?;
         region.add(at, operand)
+    }
+
+    /// The registration that has a key on the HCA of a transport. Looks at all: for the first signal
+    /// to it.
+    #[cfg(feature = "ib")]
+    pub(crate) fn of_hca_key(
+        &self,
+        transport: TransportKind,
+        key: u32,
+    ) -> Option<Arc<Registration>> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        (entries
+            .values()
+            .filter_map(|entry| entry.registration.upgrade()))
+        .find(|registration| registration.key_on(transport) == Some(key))
     }
 
     pub(crate) fn registration(&self, key: u64) -> Option<Arc<Registration>> {

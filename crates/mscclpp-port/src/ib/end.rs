@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MIT
+//! One end of a connection over an HCA, as its owner, its own thread and the watcher share it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::news::{Affected, Fault, News, Trouble};
+use super::posts::{Names, Posts};
+use super::receiver::Receiver;
+use crate::control::Arrived;
+use crate::control_end::ControlEnd;
+use crate::error::{Error, Result};
+use crate::gpu_queue::GpuQueueProvider;
+use crate::sync::lock_plain as lock;
+use crate::verbs::{CompletionStatus, ReceiveRequest};
+use crate::watcher::Watched;
+
+/// How long a peer that is gone without a word leaves requests of this end time to fail: together both
+/// tell more.
+const OWN_ERROR_WITHIN: Duration = Duration::from_secs(1);
+
+pub(super) struct IbEnd {
+    pub(super) control: ControlEnd,
+    pub(super) posts: Mutex<Posts>,
+    /// Where signals are this host's to execute.
+    pub(super) receiver: Option<Mutex<Receiver>>,
+    /// Behind the queue, which is made on it.
+    hca: Arc<dyn GpuQueueProvider>,
+    news: Arc<News>,
+    affected: Affected,
+    names: Names,
+    stall_timeout: Duration,
+    /// The queue was let go of.
+    ended: AtomicBool,
+    /// The peer is gone without a word: since when, and how that was noticed.
+    lost: Mutex<Option<(Instant, Error)>>,
+}
+
+/// What an end is made of, beside its posts.
+pub(super) struct Parts {
+    pub(super) control: ControlEnd,
+    pub(super) receiver: Option<Receiver>,
+    pub(super) hca: Arc<dyn GpuQueueProvider>,
+    pub(super) news: Arc<News>,
+    pub(super) affected: Affected,
+    pub(super) names: Names,
+    pub(super) stall_timeout: Duration,
+}
+
+impl IbEnd {
+    pub(super) fn new(posts: Posts, parts: Parts) -> Self {
+        Self {
+            control: parts.control,
+            posts: Mutex::new(posts),
+            receiver: parts.receiver.map(Mutex::new),
+            hca: parts.hca,
+            news: parts.news,
+            affected: parts.affected,
+            names: parts.names,
+            stall_timeout: parts.stall_timeout,
+            ended: AtomicBool::new(false),
+            lost: Mutex::default(),
+        }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(SeqCst)
+    }
+
+    /// Does something with the posts. An error ends the connection.
+    pub(super) fn with_posts<T>(&self, act: impl FnOnce(&mut Posts) -> Result<T>) -> Result<T> {
+        self.control.status.check()?;
+        let mut posts = lock(&self.posts);
+        let done = act(&mut posts);
+        drop(posts);
+        done.map_err(|error| match error {
+            Error::QueueFull { .. } => error,
+            error => {
+                self.fail(error.clone());
+                // Somebody else may have been first.
+                self.control.status.error().unwrap_or(error)
+            }
+        })
+    }
+
+    /// Forwards signals that have come; whether there were any.
+    pub(super) fn receive(&self) -> Result<bool> {
+        let Some(receiver) = &self.receiver else {
+            return Ok(false);
+        };
+        let mut receiver = lock(receiver);
+        let (used, ended) = receiver.drain()?;
+        if used > 0
+            && let Some(pair) = lock(&self.posts).pair()
+        {
+            // None needs memory, and any is as good as another.
+            let receive = ReceiveRequest { id: 0, local: None };
+            (pair.post_receive(&vec![receive; used]))
+                .map_err(|error| error.source.into_error(self.names.transport))?;
+        }
+        Ok(used > 0 && !ended)
+    }
+
+    /// Ends the connection with an error, unless it has ended already.
+    pub(super) fn fail(&self, error: Error) {
+        self.control.fail(self.with_own_error(error));
+        self.end();
+    }
+
+    /// Lets go of the queue, and tells the other end as soon as there is a way to.
+    pub(super) fn end(&self) {
+        if !self.ended.swap(true, SeqCst) {
+            lock(&self.posts).stop();
+            self.news.forget(&self.affected);
+        }
+        self.control.tell();
+    }
+
+    /// Where the peer is known to be gone, that is what an unanswered request says, too.
+    fn with_own_error(&self, error: Error) -> Error {
+        let lost = lock(&self.lost).take();
+        match (lost, error) {
+            (
+                Some((_, Error::PeerDown { rank, cause })),
+                own @ Error::RequestFailed {
+                    status: CompletionStatus::RetryExceeded,
+                    ..
+                },
+            ) => Error::PeerDown {
+                rank,
+                cause: format!("{cause}; {own}"),
+            },
+            (_, error) => error,
+        }
+    }
+
+    /// What has ended the connection, if something has.
+    fn failure(&self) -> Option<Error> {
+        let mut posts = lock(&self.posts);
+        let looked = posts.look();
+        let (busy, stalled) = (posts.is_under_way(), posts.stalled());
+        drop(posts);
+        if let Err(error) = looked {
+            return Some(error);
+        }
+        if let Some(trouble) = (self.news).trouble(&self.affected, self.stall_timeout) {
+            return Some(self.error_of(trouble));
+        }
+        if let Some(error) = self.heard(busy) {
+            return Some(error);
+        }
+        (stalled > self.stall_timeout).then_some(Error::Stalled {
+            rank: self.names.rank,
+            after: stalled,
+        })
+    }
+
+    /// What the other end's word, or silence, ends.
+    fn heard(&self, busy: bool) -> Option<Error> {
+        let mut lost = lock(&self.lost);
+        if lost.is_none() {
+            let arrived = self.control.control()?.receive();
+            let silent = matches!(arrived, Arrived::End(_));
+            let error = self.control.meaning(arrived)?;
+            // What came before its last word counts.
+            while matches!(self.receive(), Ok(true)) {}
+            if !(silent && busy) {
+                return Some(error);
+            }
+            *lost = Some((Instant::now(), error));
+        }
+        let (_, error) = lost.take_if(|(at, _)| !busy || at.elapsed() > OWN_ERROR_WITHIN)?;
+        Some(error)
+    }
+
+    fn error_of(&self, trouble: Trouble) -> Error {
+        let Names { rank, queue, .. } = self.names;
+        let event = match trouble {
+            Trouble::Queue(Fault::Refused) => return Error::QueueRefused { rank, queue },
+            Trouble::Queue(Fault::Failed) => format!("queue {queue:#x} has failed"),
+            Trouble::PortDown(down) => format!("port {} is down for {down:?}", self.affected.port),
+            Trouble::Gone => "it is gone, or its driver has given up".into(),
+        };
+        Error::HcaFailed {
+            hca: self.hca.name().into(),
+            rank,
+            event,
+        }
+    }
+}
+
+impl Watched for IbEnd {
+    fn look(&self) {
+        if self.has_ended() {
+            return;
+        }
+        if self.control.status.is_failed() {
+            // The bootstrap knew first.
+            self.end();
+        } else if let Some(error) = self.failure() {
+            self.fail(error);
+        }
+    }
+
+    fn stream(&self) -> Option<BorrowedFd<'_>> {
+        // A stream that has ended would be readable for ever.
+        (lock(&self.lost).is_none()).then(|| self.control.stream())?
+    }
+
+    fn hca(&self) -> Option<&Arc<dyn GpuQueueProvider>> {
+        Some(&self.hca)
+    }
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: MIT
+//! A connection over an HCA whose requests the host posts, as the rest of the crate sees it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use mscclpp_bootstrap::Deadline;
+
+use super::end::IbEnd;
+use super::posts::{Operation, Post};
+use super::queue::Connector;
+use crate::context::ContextId;
+use crate::control::{Arrived, Message, Route};
+use crate::error::{Error, Result};
+use crate::idle::Idle;
+use crate::memory::{HcaSource, HcaTarget, RegisteredMemory};
+use crate::transport::{Progress, Transport, TransportKind};
+use crate::watcher::{Watched, Watcher};
+
+/// What a control stream is made for.
+pub(crate) const CONTROL: &str = "mscclpp-port InfiniBand control";
+/// How long the end of a connection waits for what was posted, and for the control stream by which it
+/// can tell the other end.
+const LINGER: Duration = Duration::from_secs(1);
+/// How long to wait for a message before looking whether the connection is still wanted.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// The two ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Places {
+    pub(crate) own: (ContextId, TransportKind),
+    pub(crate) peer: (ContextId, TransportKind),
+}
+
+/// One end. Dropping it waits for what was posted, a second at most, and says goodbye.
+pub(crate) struct IbTransport {
+    end: Arc<IbEnd>,
+    places: Places,
+    watcher: Arc<Watcher>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the connection's own thread needs.
+pub(super) struct Start {
+    pub(super) connector: Connector,
+    pub(super) route: Route,
+    pub(super) stall_timeout: Duration,
+    pub(super) deadline: Deadline,
+}
+
+impl IbTransport {
+    /// Begins to bring the connection up.
+    pub(super) fn start(
+        end: IbEnd,
+        places: Places,
+        start: Start,
+        watcher: Arc<Watcher>,
+    ) -> Result<Self> {
+        let end = Arc::new(end);
+        let (theirs, watched) = (Arc::clone(&end), Arc::clone(&watcher));
+        let name = match end.control.rank {
+            Some(rank) => format!("mscclpp-ib-{rank}"),
+            None => "mscclpp-ib".into(),
+        };
+        let thread = thread::Builder::new()
+            .name(name)
+            .spawn(move || run(&theirs, start, &watched))
+            .map_err(|error| Error::io("start the thread of a connection", error))?;
+        Ok(Self {
+            end,
+            places,
+            watcher,
+            thread: Some(thread),
+        })
+    }
+
+    fn post(&self, post: Post) -> Result<()> {
+        self.end.with_posts(|posts| posts.push(post))
+    }
+}
+
+/// The connection's own thread: the hand-shake, and then signals that this host executes.
+fn run(end: &Arc<IbEnd>, start: Start, watcher: &Watcher) {
+    let result =
+        bring_up(end, start).and_then(|()| watcher.add(Arc::clone(end) as Arc<dyn Watched>));
+    match result {
+        Ok(()) if end.receiver.is_some() => receive(end),
+        Ok(()) => {}
+        // Why is known.
+        Err(_) if end.control.given_up() => end.end(),
+        Err(error) => end.fail(error),
+    }
+}
+
+/// Neither end posts before both are ready to receive: requests to a queue that is not would use up
+/// their retries.
+fn bring_up(end: &IbEnd, start: Start) -> Result<()> {
+    let control = &end.control;
+    control.attach(start.route, start.stall_timeout)?;
+    control.check()?;
+    let pair = start.connector.connect()?;
+    meet(end, start.deadline)?;
+    end.with_posts(|posts| posts.start(pair))?;
+    control.set_ready();
+    Ok(())
+}
+
+/// Says that this end is ready, and waits until the other is, too.
+fn meet(end: &IbEnd, deadline: Deadline) -> Result<()> {
+    let Some(control) = end.control.control() else {
+        return Ok(());
+    };
+    (control.send(&Message::Connected)).map_err(|error| {
+        // Its last word tells more than the broken stream.
+        let last = control.last().and_then(|last| end.control.meaning(last));
+        last.unwrap_or_else(|| {
+            end.control
+                .peer_down(format!("its connection broke: {error}"))
+        })
+    })?;
+    loop {
+        end.control.check()?;
+        match control.receive() {
+            Arrived::Message(Message::Connected) => return Ok(()),
+            arrived => {
+                if let Some(error) = end.control.meaning(arrived) {
+                    return Err(error);
+                }
+            }
+        }
+        if deadline.expired() {
+            return Err(Error::Timeout {
+                operation: "waiting for the other end of a queue".into(),
+                rank: end.control.rank,
+                waited: deadline.budget(),
+            });
+        }
+        control.park(deadline.remaining().min(LOOK_EVERY));
+    }
+}
+
+fn receive(end: &IbEnd) {
+    let mut idle = Idle::new();
+    while !end.has_ended() {
+        match end.receive() {
+            Ok(true) => idle.reset(),
+            Ok(false) => idle.pause(thread::sleep),
+            Err(error) => end.fail(error),
+        }
+    }
+}
+
+impl Transport for IbTransport {
+    fn write(
+        &self,
+        dst: &RegisteredMemory,
+        dst_off: u64,
+        src: &RegisteredMemory,
+        src_off: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.end.control.status.check()?;
+        let HcaTarget { address, key, .. } =
+            dst.hca_target("write, destination", self.places.peer, dst_off, len)?;
+        let source: HcaSource = src.hca_source("write, source", self.places.own, src_off, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        self.post(Post::Write {
+            to: address,
+            to_key: key,
+            from: source.address,
+            from_key: source.key,
+            len,
+            keep: source.keep,
+        })
+    }
+
+    fn signal(&self, token: &RegisteredMemory, off: u64) -> Result<()> {
+        self.end.control.status.check()?;
+        let target = token.hca_target_word("signal", self.places.peer, off)?;
+        let HcaTarget {
+            address: to, key, ..
+        } = target;
+        if self.end.receiver.is_none() {
+            return self.post(Post::Add {
+                operation: Operation::Signal,
+                to,
+                key,
+                operand: 1,
+            });
+        }
+        if target.offset != 0 {
+            return Err(Error::Unsupported {
+                operation: "signal a word that is not the first of its registration",
+                transport: self.places.own.1,
+                missing: "without atomics (IbMode::HostNoAtomic) a signal has room for a key only",
+            });
+        }
+        self.post(Post::Notice { token: key })
+    }
+
+    fn accumulate(&self, dst: &RegisteredMemory, off: u64, operand: i64) -> Result<()> {
+        self.end.control.status.check()?;
+        if self.end.receiver.is_some() {
+            return Err(Error::Unsupported {
+                operation: "accumulate",
+                transport: self.places.own.1,
+                missing: "it needs atomics of the HCA, and the mode is IbMode::HostNoAtomic",
+            });
+        }
+        let target = dst.hca_target_word("accumulate", self.places.peer, off)?;
+        self.post(Post::Add {
+            operation: Operation::Accumulate,
+            to: target.address,
+            key: target.key,
+            operand: operand.cast_unsigned(),
+        })
+    }
+
+    fn request_flush(&self) -> Result<u64> {
+        self.end.with_posts(|posts| posts.flush())
+    }
+
+    fn kick(&self) -> Result<()> {
+        self.end.with_posts(|posts| posts.pump())
+    }
+
+    fn has_room(&self) -> bool {
+        let has = self.end.with_posts(|posts| {
+            if !posts.has_room() {
+                posts.look()?;
+            }
+            Ok(posts.has_room())
+        });
+        // A dead connection has room: what is posted gets its error.
+        has.unwrap_or(true)
+    }
+
+    fn progress(&self) -> Result<Progress> {
+        self.end.with_posts(|posts| {
+            posts.look()?;
+            Ok(Progress {
+                flushed: posts.flushed(),
+                busy: posts.is_busy(),
+            })
+        })
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn is_connected(&self) -> bool {
+        self.end.control.is_ready()
+    }
+
+    fn abort(&self) {
+        self.end.end();
+    }
+}
+
+impl IbTransport {
+    /// Waits until what was posted is done, a moment at most.
+    fn settle(&self) {
+        let begun = Instant::now();
+        let mut idle = Idle::new();
+        while let Ok(Progress { busy: true, .. }) = self.progress() {
+            if begun.elapsed() > LINGER {
+                let rank = self.end.control.rank;
+                tracing::warn!(?rank, "a connection is dropped before its posts are done");
+                return;
+            }
+            idle.pause(thread::sleep);
+        }
+    }
+}
+
+impl Drop for IbTransport {
+    fn drop(&mut self) {
+        let control = &self.end.control;
+        let begun = Instant::now();
+        // Else the peer would go on trying until its deadline.
+        while !(control.is_ready() || control.given_up() || control.control().is_some())
+            && begun.elapsed() < LINGER
+        {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.settle();
+        control.close();
+        let end: Arc<dyn Watched> = Arc::clone(&self.end) as _;
+        self.watcher.remove(&end);
+        self.end.end();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::warn!(rank = ?control.rank, "the thread of a connection has panicked");
+        }
+        // If the thread has added it meanwhile.
+        self.watcher.remove(&end);
+        control.tell();
+    }
+}

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: MIT
+//! Devices: finding them, opening one, and what it says about itself.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use mscclpp_ib_sys as sys;
+use mscclpp_ib_sys::Verbs;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use super::error::{Errno, VerbsError};
+use super::event::AsyncEvent;
+use super::port::{Gid, GidKind, PortAttributes};
+
+/// An opened RDMA device (an HCA). Two openings of one device are two of these.
+pub struct Device {
+    pub(super) verbs: &'static Verbs,
+    pub(super) context: NonNull<sys::ibv_context>,
+    name: String,
+    capabilities: DeviceCapabilities,
+}
+
+/// What a device can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceCapabilities {
+    /// 64-bit atomics.
+    pub atomics: bool,
+    /// Ports, counted from 1.
+    pub ports: u8,
+    /// Queue pairs.
+    pub max_queue_pairs: u32,
+    /// Requests in a send or receive queue.
+    pub max_queue_requests: u32,
+    /// Entries of a completion queue.
+    pub max_completions: u32,
+    /// Pieces of local memory in a request.
+    pub max_segments: u32,
+    /// Reads and atomics that a queue pair may have under way.
+    pub max_outstanding_reads: u32,
+    /// Reads and atomics of the peer that a queue pair answers at once.
+    pub max_answered_reads: u32,
+    /// Bytes of a memory region.
+    pub max_region: u64,
+    /// Version of the firmware.
+    pub firmware: String,
+    /// The vendor's number.
+    pub vendor: u32,
+}
+
+// SAFETY: libibverbs locks what it changes in a context; the rest is only read.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// The list of devices, until it is dropped. Devices that are open stay.
+struct List {
+    verbs: &'static Verbs,
+    first: NonNull<*mut sys::ibv_device>,
+    len: usize,
+}
+
+impl List {
+    /// `None` where the kernel has no InfiniBand.
+    fn new(verbs: &'static Verbs) -> Result<Option<Self>, VerbsError> {
+        let mut len = 0;
+        // SAFETY: a valid integer to write to.
+        let first = unsafe { verbs.ibv_get_device_list(&mut len) };
+        match NonNull::new(first) {
+            Some(first) => Ok(Some(Self {
+                verbs,
+                first,
+                len: usize::try_from(len).unwrap_or(0),
+            })),
+            None => match Errno::last() {
+                // The kernel has no InfiniBand at all.
+                Errno(libc::ENOSYS | libc::ENODEV) => Ok(None),
+                errno => Err(VerbsError::NoDevice {
+                    reason: format!("libibverbs cannot list them: {errno}"),
+                }),
+            },
+        }
+    }
+
+    fn named(&self) -> Vec<(String, *mut sys::ibv_device)> {
+        (0..self.len)
+            // SAFETY: the library has made this many entries.
+            .map(|index| unsafe { *self.first.as_ptr().add(index) })
+            // SAFETY: a device of the list; its name is a text inside of it.
+            .map(|device| unsafe {
+                let name = CStr::from_ptr(self.verbs.ibv_get_device_name(device));
+                (name.to_string_lossy().into_owned(), device)
+            })
+            .collect()
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: from `ibv_get_device_list`, freed once.
+        unsafe { self.verbs.ibv_free_device_list(self.first.as_ptr()) };
+    }
+}
+
+impl Device {
+    /// Names of the devices, in the library's order. None is no error.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::Library`] without libibverbs.
+    pub fn list() -> Result<Vec<String>, VerbsError> {
+        Self::list_in(Verbs::get()?)
+    }
+
+    pub(crate) fn list_in(verbs: &'static Verbs) -> Result<Vec<String>, VerbsError> {
+        let list = List::new(verbs)?;
+        let devices = list.map(|list| list.named()).unwrap_or_default();
+        Ok(devices.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// Opens a device by its name.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::Library`], [`VerbsError::NoDevice`], [`VerbsError::UnknownDevice`],
+    /// [`VerbsError::Call`].
+    pub fn open(name: &str) -> Result<Arc<Self>, VerbsError> {
+        Self::open_in(Verbs::get()?, name)
+    }
+
+    pub(crate) fn open_in(verbs: &'static Verbs, name: &str) -> Result<Arc<Self>, VerbsError> {
+        let Some(list) = List::new(verbs)? else {
+            return Err(VerbsError::NoDevice {
+                reason: "this kernel has no InfiniBand".into(),
+            });
+        };
+        let devices = list.named();
+        let Some((_, device)) = devices.iter().find(|(found, _)| found == name) else {
+            let found: Vec<_> = devices.into_iter().map(|(name, _)| name).collect();
+            return Err(match found.is_empty() {
+                true => VerbsError::NoDevice {
+                    reason: "libibverbs lists none".into(),
+                },
+                false => VerbsError::UnknownDevice {
+                    name: name.into(),
+                    found,
+                },
+            });
+        };
+        // SAFETY: a device of a list that is not freed yet.
+        let context = unsafe { verbs.ibv_open_device(*device) };
+        let Some(context) = NonNull::new(context) else {
+            return Err(call(name, "open it", Errno::last()));
+        };
+        // From here on dropping it closes it.
+        let mut device = Self {
+            verbs,
+            context,
+            name: name.into(),
+            capabilities: DeviceCapabilities::NONE,
+        };
+        device.capabilities = device.query()?;
+        let events = device.event_fd();
+        // So that taking events never blocks.
+        fcntl_getfl(events)
+            .and_then(|flags| fcntl_setfl(events, flags | OFlags::NONBLOCK))
+            .map_err(|errno| device.failed("watch its events", Errno(errno.raw_os_error())))?;
+        Ok(Arc::new(device))
+    }
+
+    fn query(&self) -> Result<DeviceCapabilities, VerbsError> {
+        let mut attributes = sys::ibv_device_attr::zeroed();
+        // SAFETY: an open context and a structure to write to.
+        let code = unsafe {
+            self.verbs
+                .ibv_query_device(self.context.as_ptr(), &mut attributes)
+        };
+        match code {
+            0 => Ok(DeviceCapabilities::new(&attributes)),
+            code => Err(self.failed("ask what it can do", Errno::returned(code))),
+        }
+    }
+
+    /// Its name, such as `mlx5_0`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it can do.
+    #[must_use]
+    pub fn capabilities(&self) -> &DeviceCapabilities {
+        &self.capabilities
+    }
+
+    /// A port as it is now.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::UnknownPort`], [`VerbsError::Call`].
+    pub fn port(&self, number: u8) -> Result<PortAttributes, VerbsError> {
+        let ports = self.capabilities.ports;
+        if !(1..=ports).contains(&number) {
+            return Err(VerbsError::UnknownPort {
+                device: self.name.clone(),
+                port: number,
+                ports,
+            });
+        }
+        let mut port = sys::ibv_port_attr::zeroed();
+        let context = self.context.as_ptr();
+        // SAFETY: an open context and a structure to write to.
+        match unsafe { self.verbs.ibv_query_port(context, number, &mut port) } {
+            0 => Ok(PortAttributes::new(number, &port)),
+            code => Err(self.failed("query its port", Errno::returned(code))),
+        }
+    }
+
+    /// The GIDs that a port has now. Indices without one are left out.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::UnknownPort`], [`VerbsError::Call`].
+    pub fn gids(&self, port: u8) -> Result<Vec<Gid>, VerbsError> {
+        let port = self.port(port)?;
+        (0..port.gid_table_len)
+            .filter_map(|index| self.gid(&port, index).transpose())
+            .collect()
+    }
+
+    fn gid(&self, port: &PortAttributes, index: u32) -> Result<Option<Gid>, VerbsError> {
+        let mut entry = sys::ibv_gid_entry::zeroed();
+        let context = self.context.as_ptr();
+        let number = u32::from(port.number);
+        // SAFETY: an open context and a structure to write to.
+        let code = unsafe {
+            self.verbs
+                .ibv_query_gid_ex(context, number, index, &mut entry, 0)
+        };
+        match Errno::returned(code) {
+            Errno(0) => {
+                let raw = entry.gid.bytes();
+                Ok((raw != [0; 16]).then(|| Gid {
+                    index,
+                    raw,
+                    kind: GidKind::from_number(entry.gid_type),
+                    netdev: interface_name(entry.ndev_ifindex),
+                }))
+            }
+            // An index without a GID.
+            Errno(libc::ENODATA | libc::ENOENT) => Ok(None),
+            Errno(libc::EOPNOTSUPP | libc::ENOSYS) => self.older_gid(port, index),
+            errno => Err(self.failed("read its table of GIDs", errno)),
+        }
+    }
+
+    /// For libraries that have no call for the kind of a GID: sysfs has it.
+    fn older_gid(&self, port: &PortAttributes, index: u32) -> Result<Option<Gid>, VerbsError> {
+        let mut gid = sys::ibv_gid::zeroed();
+        let (context, number) = (self.context.as_ptr(), port.number);
+        // SAFETY: an open context and a structure to write to.
+        let code = unsafe {
+            self.verbs
+                .ibv_query_gid(context, number, index as i32, &mut gid)
+        };
+        if code != 0 || gid.bytes() == [0; 16] {
+            return Ok(None);
+        }
+        let attribute = |what: &str| {
+            let name = &self.name;
+            let path =
+                format!("/sys/class/infiniband/{name}/ports/{number}/gid_attrs/{what}/{index}");
+            std::fs::read_to_string(path).ok()
+        };
+        let kind = attribute("types").and_then(|text| GidKind::from_sysfs(&text, port.link_layer));
+        Ok(Some(Gid {
+            index,
+            raw: gid.bytes(),
+            kind: kind.unwrap_or(GidKind::Unknown(u32::MAX)),
+            netdev: attribute("ndevs").map(|name| name.trim().into()),
+        }))
+    }
+
+    /// The next event, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::Call`].
+    pub fn take_event(&self) -> Result<Option<AsyncEvent>, VerbsError> {
+        let mut event = sys::ibv_async_event::zeroed();
+        // SAFETY: an open context, whose descriptor does not block, and a structure to write to.
+        let code = unsafe {
+            self.verbs
+                .ibv_get_async_event(self.context.as_ptr(), &mut event)
+        };
+        if code != 0 {
+            return match Errno::last() {
+                Errno(libc::EAGAIN | libc::EINTR) => Ok(None),
+                errno => Err(self.failed("take its events", errno)),
+            };
+        }
+        // SAFETY: filled by the call, and acknowledged once, after it was read.
+        unsafe {
+            let read = AsyncEvent::read(&event);
+            self.verbs.ibv_ack_async_event(&mut event);
+            Ok(Some(read))
+        }
+    }
+
+    /// A descriptor that is readable while there is an event.
+    #[must_use]
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open for as long as the context, which lives as long as `self`.
+        unsafe { BorrowedFd::borrow_raw((*self.context.as_ptr()).async_fd) }
+    }
+
+    /// Whether the device is reached by way of a data-direct function too, by which memory of a GPU
+    /// can be registered ([`DmaBufRoute::DataDirect`](super::DmaBufRoute)).
+    #[must_use]
+    pub fn has_data_direct(&self) -> bool {
+        let Ok(mlx5) = sys::Mlx5dv::get() else {
+            return false;
+        };
+        let mut path = [0; 512];
+        // SAFETY: an open context; the second call only for a device of mlx5, with room for as much
+        // as said.
+        unsafe {
+            let device = (*self.context.as_ptr()).device;
+            let context = self.context.as_ptr();
+            mlx5.mlx5dv_is_supported(device)
+                && mlx5.mlx5dv_get_data_direct_sysfs_path(context, path.as_mut_ptr(), path.len())
+                    == 0
+        }
+    }
+
+    /// A failed call of this device.
+    pub(super) fn failed(&self, operation: &'static str, errno: Errno) -> VerbsError {
+        call(&self.name, operation, errno)
+    }
+
+    /// Says that something was not given back: the kernel keeps it until the process ends.
+    pub(super) fn kept(&self, what: &str, code: i32) {
+        let errno = Errno::returned(code);
+        tracing::warn!(device = self.name, %errno, "{what} could not be given back");
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: open, and what was made in it is gone: it holds this.
+        let code = unsafe { self.verbs.ibv_close_device(self.context.as_ptr()) };
+        if code != 0 {
+            self.kept("the device", code);
+        }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let events = self.event_fd().as_raw_fd();
+        f.debug_struct("Device")
+            .field("name", &self.name)
+            .field("event_fd", &events)
+            .finish_non_exhaustive()
+    }
+}
+
+fn call(device: &str, operation: &'static str, errno: Errno) -> VerbsError {
+    VerbsError::Call {
+        device: device.into(),
+        operation,
+        detail: String::new(),
+        errno,
+    }
+}
+
+fn interface_name(index: u32) -> Option<String> {
+    if index == 0 {
+        return None;
+    }
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: room for as long a name as there is.
+    unsafe {
+        let found = libc::if_indextoname(index, name.as_mut_ptr());
+        (!found.is_null()).then(|| CStr::from_ptr(found).to_string_lossy().into_owned())
+    }
+}
+
+impl DeviceCapabilities {
+    const NONE: Self = Self {
+        atomics: false,
+        ports: 0,
+        max_queue_pairs: 0,
+        max_queue_requests: 0,
+        max_completions: 0,
+        max_segments: 0,
+        max_outstanding_reads: 0,
+        max_answered_reads: 0,
+        max_region: 0,
+        firmware: String::new(),
+        vendor: 0,
+    };
+
+    fn new(attributes: &sys::ibv_device_attr) -> Self {
+        // A limit that is negative is none that can be used.
+        let limit = |value: i32| u32::try_from(value).unwrap_or(0);
+        let firmware: Vec<u8> = attributes.fw_ver.iter().map(|&byte| byte as u8).collect();
+        let firmware = firmware.split(|&byte| byte == 0).next().unwrap_or_default();
+        Self {
+            atomics: matches!(
+                attributes.atomic_cap,
+                sys::IBV_ATOMIC_HCA | sys::IBV_ATOMIC_GLOB
+            ),
+            ports: attributes.phys_port_cnt,
+            max_queue_pairs: limit(attributes.max_qp),
+            max_queue_requests: limit(attributes.max_qp_wr),
+            max_completions: limit(attributes.max_cqe),
+            max_segments: limit(attributes.max_sge),
+            max_outstanding_reads: limit(attributes.max_qp_init_rd_atom),
+            max_answered_reads: limit(attributes.max_qp_rd_atom),
+            max_region: attributes.max_mr_size,
+            firmware: String::from_utf8_lossy(firmware).into_owned(),
+            vendor: attributes.vendor_id,
+        }
+    }
+}
