@@ -185,6 +185,8 @@ impl Runner<'_> {
                 .iter()
                 .map(|text| format!("--filter={text}").into()),
         );
+        // What emulated cores measure is for the benchmark, beside a reference.
+        words.push("--exclude-perf-tests".into());
         let list = Command::new(suite).args(&words).arg("--list").output();
         let list = list.with_context(|| format!("cannot start {}", suite.display()))?;
         if list.stdout.is_empty() {
