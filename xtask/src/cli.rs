@@ -14,6 +14,7 @@ use crate::bindings;
 use crate::gpu::cli::{GpuPackArgs, GpuRunArgs};
 use crate::launch::{Launch, LaunchError, print_line};
 use crate::rank_output::{Notes, rank_output};
+use crate::rxe::cli::{RxeRunArgs, TestRxeArgs};
 use crate::supervise::Interrupt;
 use crate::tally::Tally;
 use crate::test_cpu::{TestCpu, test_cpu};
@@ -33,10 +34,12 @@ enum Task {
     TestCpu(TestCpuArgs),
     TestMp(TestMpArgs),
     Bindings(BindingsArgs),
+    TestRxe(TestRxeArgs),
     Bench(BenchArgs),
     Plot(PlotArgs),
     GpuPack(GpuPackArgs),
     GpuRun(GpuRunArgs),
+    RxeRun(RxeRunArgs),
     /// Check format, lints, documentation, licence headers, file sizes and third_party.lock
     Check,
     Launch(LaunchArgs),
@@ -83,6 +86,9 @@ struct TestMpArgs {
     /// Run only tests whose `Suite.Test` contains this text
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     filter: Option<String>,
+    /// Run only tests of backends whose name contains this text, such as proxy-ethernet
+    #[arg(long, value_name = "TEXT")]
+    backend: Option<String>,
     /// Leave out the tests that measure
     #[arg(long)]
     exclude_perf_tests: bool,
@@ -95,6 +101,9 @@ struct TestMpArgs {
     /// Build with AddressSanitizer and LeakSanitizer, not optimised
     #[arg(long)]
     sanitize: bool,
+    /// Run this suite, which is built already
+    #[arg(long, value_name = "FILE", hide = true, conflicts_with = "sanitize")]
+    program: Option<PathBuf>,
     /// Stop after this many seconds, the build not included
     #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds)]
     timeout: Duration,
@@ -203,10 +212,15 @@ impl Cli {
             Task::TestCpu(args) => return tests(args.run(interrupt)),
             Task::TestMp(args) => return tests(args.run(interrupt)),
             Task::Bindings(args) => return tests(bindings::check(args.timeout, interrupt)),
+            Task::TestRxe(args) => return tests(args.run(interrupt)),
             Task::Bench(args) => args.run(interrupt),
             Task::Plot(args) => plot::plot(&args.report, &args.output),
             Task::GpuPack(args) => args.run(interrupt),
             Task::GpuRun(args) => args.run(interrupt),
+            Task::RxeRun(args) => match args.run(interrupt) {
+                Ok(code) => return code,
+                Err(error) => Err(error),
+            },
             Task::Check => check::check(interrupt),
             Task::Launch(args) => args.run(interrupt),
             Task::RankOutput { notes, command } => {
@@ -260,10 +274,12 @@ impl TestMpArgs {
         let options = TestMp {
             ranks: self.n,
             filter: self.filter,
+            backend: self.backend,
             exclude_perf_tests: self.exclude_perf_tests,
             launcher: self.launcher,
             profile: self.profile,
             sanitize: self.sanitize,
+            program: self.program,
             timeout: self.timeout,
         };
         test_mp(&options, interrupt)
@@ -315,11 +331,14 @@ mod tests {
             "test-cpu --filter fifo",
             "test-mp -n 4 --filter -Perf --exclude-perf-tests --launcher local --profile full",
             "test-mp --launcher mpirun --timeout 60",
+            "test-rxe",
+            "test-rxe -n 2 --filter Atomic --timeout 60",
             "bench --quick --suite ping-pong --json out.json -n 2",
             "bindings --check",
             "plot out.json -o plots",
             "gpu-pack -o packed",
             "gpu-run --out results --only suite --filter -Perf --stress 60 --timeout 300",
+            "rxe-run --network two --timeout 60 -- ibv_devinfo -v",
             "check",
             "launch -n 2 --timeout 5 --grace 1 -- /bin/true --flag",
         ] {
@@ -339,6 +358,8 @@ mod tests {
             "test-mp --timeout 99999999999999999999",
             "bench --json",
             "bindings",
+            "rxe-run",
+            "rxe-run ibv_devinfo",
             "gpu-run",
             "gpu-run --out results --only everything",
         ] {

@@ -31,6 +31,7 @@ pub mod plot;
 pub mod process;
 pub mod rank_output;
 pub mod report;
+pub mod rxe;
 pub mod sanitize;
 pub mod supervise;
 pub mod tally;

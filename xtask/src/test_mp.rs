@@ -2,7 +2,7 @@
 //! `cargo xtask test-mp`: the conformance suite, a process per rank.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -55,6 +55,8 @@ pub struct TestMp {
     pub ranks: usize,
     /// Only tests whose `Suite.Test` holds this.
     pub filter: Option<String>,
+    /// Only tests of backends whose name holds this.
+    pub backend: Option<String>,
     /// Leave out the tests that measure.
     pub exclude_perf_tests: bool,
     /// What starts the ranks.
@@ -63,16 +65,22 @@ pub struct TestMp {
     pub profile: Profile,
     /// Whether to build with the sanitizers.
     pub sanitize: bool,
+    /// The suite, if it is not to be built.
+    pub program: Option<PathBuf>,
     /// For the whole run, after the build.
     pub timeout: Duration,
 }
 
 impl TestMp {
-    fn suite_args(&self) -> Vec<OsString> {
+    /// What the suite is told.
+    pub fn suite_args(&self) -> Vec<OsString> {
         let mut args: Vec<OsString> = vec!["--profile".into(), self.profile.name().into()];
         if let Some(filter) = &self.filter {
             // One word: a filter may begin with a dash.
             args.push(format!("--filter={filter}").into());
+        }
+        if let Some(backend) = &self.backend {
+            args.push(format!("--backend={backend}").into());
         }
         if self.exclude_perf_tests {
             args.push("--exclude-perf-tests".into());
@@ -108,16 +116,10 @@ pub fn test_mp(options: &TestMp, interrupt: &Interrupt) -> Result<Tally> {
         bail!(LaunchError::NoRanks);
     }
     let mpi = choose(options.launcher, interrupt)?;
-    let workspace = Workspace::load()?;
-    let mut cargo = workspace.cargo();
-    if options.sanitize {
-        sanitize::address(&workspace, &mut cargo)?;
-    }
-    let mut build = vec!["build", "--package", SUITE, "--bin", "conformance"];
-    if !options.sanitize {
-        build.push("--release");
-    }
-    let suite = Workspace::build(cargo, &build, interrupt)?;
+    let suite = match &options.program {
+        Some(program) => program.clone(),
+        None => build_suite(options.sanitize, interrupt)?,
+    };
     let ranks = options.ranks;
     let (reported, problem) = match mpi {
         Some(mpi) => {
@@ -132,6 +134,23 @@ pub fn test_mp(options: &TestMp, interrupt: &Interrupt) -> Result<Tally> {
     let tally = conclude(reported, problem);
     println!("{tally}");
     Ok(tally)
+}
+
+/// Builds the suite, and returns where it is.
+///
+/// # Errors
+///
+/// When it cannot be built.
+pub fn build_suite(sanitized: bool, interrupt: &Interrupt) -> Result<PathBuf> {
+    let workspace = Workspace::load()?;
+    let mut cargo = workspace.cargo();
+    let mut build = vec!["build", "--package", SUITE, "--bin", "conformance"];
+    if sanitized {
+        sanitize::address(&workspace, &mut cargo)?;
+    } else {
+        build.push("--release");
+    }
+    Workspace::build(cargo, &build, interrupt)
 }
 
 fn choose(launcher: Launcher, interrupt: &Interrupt) -> Result<Option<Mpi>> {
@@ -254,10 +273,12 @@ mod tests {
         let options = TestMp {
             ranks: 2,
             filter: Some("-Perf,Kill".into()),
+            backend: Some("proxy".into()),
             exclude_perf_tests: true,
             launcher: Launcher::Local,
             profile: Profile::Full,
             sanitize: false,
+            program: None,
             timeout: Duration::from_secs(1),
         };
         let args = options.suite_args();
@@ -267,6 +288,7 @@ mod tests {
                 "--profile",
                 "full",
                 "--filter=-Perf,Kill",
+                "--backend=proxy",
                 "--exclude-perf-tests"
             ]
         );

@@ -14,6 +14,7 @@ use mscclpp_bootstrap::{Bootstrap as _, Deadline, Tag, TcpBootstrap};
 use mscclpp_port::{Error, Status};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use super::rdma::{KILL_RDMA, play_kill as play_kill_rdma};
 use super::service::set_up_once;
 use crate::backend::{BACKENDS, Backend, Executor, Setup};
 use crate::fixture::{Fixture, error_of};
@@ -27,7 +28,7 @@ const KILL_SETUP: &str = "kill-setup";
 const JOIN: &str = "join";
 
 /// How long a child may live.
-const CHILD: Duration = Duration::from_secs(90);
+pub(super) const CHILD: Duration = Duration::from_secs(90);
 
 /// How long survivors have to end after a rank was killed.
 const SEEN: Duration = Duration::from_secs(5);
@@ -93,6 +94,7 @@ pub fn play(part: &str) -> ExitCode {
         (KILL_POST, Ok([row, victim])) if *row < BACKENDS.len() => {
             play_kill_post(&BACKENDS[*row], *victim)
         }
+        (KILL_RDMA, Ok([row])) if *row < BACKENDS.len() => play_kill_rdma(&BACKENDS[*row]),
         (KILL_RECV, Ok([victim])) => play_kill_recv(*victim),
         (KILL_SETUP, Ok([victim])) => play_kill_setup(*victim),
         (JOIN, Ok([])) => play_join(),
@@ -109,7 +111,7 @@ pub fn play(part: &str) -> ExitCode {
 
 /// Four ranks wait, in a kernel or for a message; one is killed; the others end by themselves, and
 /// name it.
-fn kill(context: &Context, part: &str, victim: usize) -> TestResult {
+pub(super) fn kill(context: &Context, part: &str, victim: usize) -> TestResult {
     const RANKS: usize = 4;
     let mut job = Job::start(part, RANKS)?;
     context.stage("ranks of the job start to wait");

@@ -17,6 +17,7 @@ mod mesh;
 mod packet;
 mod ping_pong;
 mod queue;
+mod rdma;
 mod service;
 mod stress;
 
@@ -45,6 +46,7 @@ pub fn all(executor: Executor) -> Vec<Test> {
             lifetime::register(registry, backend);
             blocked::register(registry, backend);
             queue::register(registry, backend);
+            rdma::register(registry, backend);
             service::register(registry, backend);
             stress::register(registry, backend);
             gpu::register(registry, backend);

@@ -43,14 +43,18 @@ impl Filter {
     }
 }
 
-/// Whether the options select the test: by name, and by whether it measures.
+/// Whether the options select the test: by name, backend, and by whether it measures.
 pub fn selected(options: &Options, test: &Test) -> bool {
+    let backend = options.backend.as_ref().is_none_or(|text| {
+        let name = test.backend.map(|backend| backend.name);
+        name.is_some_and(|name| name.contains(text.as_str()))
+    });
     let kind = if test.perf {
         !options.exclude_perf_tests
     } else {
         !options.only_perf_tests
     };
-    kind && Filter::parse(&options.filter).admits(&test.name)
+    backend && kind && Filter::parse(&options.filter).admits(&test.name)
 }
 
 #[cfg(test)]

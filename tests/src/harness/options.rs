@@ -38,6 +38,10 @@ pub struct Options {
     )]
     pub filter: String,
 
+    /// Run only tests of backends whose name contains this text, such as proxy-ib
+    #[arg(long, value_name = "TEXT")]
+    pub backend: Option<String>,
+
     /// Leave out the tests that measure
     #[arg(long, conflicts_with = "only_perf_tests")]
     pub exclude_perf_tests: bool,

@@ -26,6 +26,8 @@ pub struct Test {
     pub max_ranks: usize,
     /// Whether it measures.
     pub perf: bool,
+    /// The backend that it is a test of, if it is one's.
+    pub backend: Option<&'static Backend>,
     /// Time from its start after which a rank gives it up.
     pub deadline: Duration,
     /// What it does.
@@ -68,6 +70,7 @@ impl Registry {
             min_ranks: 1,
             max_ranks: usize::MAX,
             perf: false,
+            backend: self.backend,
             deadline: Duration::from_secs(60),
             body: match self.backend {
                 None => Box::new(body),

@@ -36,6 +36,24 @@ fn last_lines(reports: &[Report; 2]) -> [String; 2] {
 }
 
 #[test]
+fn a_backend_is_selected_by_a_part_of_its_name() {
+    let reports = on_two_ranks(&["--backend=ether"], |registry| {
+        registry.add("Suite.OfNone", |_| anyhow::bail!("it must not run"));
+        for backend in &crate::backend::BACKENDS[..2] {
+            registry.of(backend, |registry, backend| {
+                let name = format!("Suite.Of{}", backend.suffix);
+                registry.add_on(backend, name, |_, backend| {
+                    anyhow::ensure!(backend.suffix == "Ethernet");
+                    Ok(())
+                });
+            });
+        }
+    });
+    let expected = "1 passed, 0 failed, 0 skipped";
+    assert_eq!(last_lines(&reports), [expected; 2]);
+}
+
+#[test]
 fn a_panic_is_a_failure_that_tells_what_and_where() {
     remember_panics();
     let Outcome::Fail(text) = outcome(|| panic!("seven is {}", 7)) else {
