@@ -119,6 +119,12 @@ impl Setup {
 }
 
 impl Backend {
+    /// Whether a registration that its owner has ended is out of its peers' reach. What was mapped
+    /// into their GPUs is not.
+    pub fn revokes(&self) -> bool {
+        (self.transport)(0) != TransportKind::CudaIpc
+    }
+
     /// How many threads a kernel is to have: few where each is an OS thread, many on a GPU.
     pub fn threads(&self, host: u32, gpu: u32) -> u32 {
         match self.executor {

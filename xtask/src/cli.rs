@@ -10,6 +10,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::{Bench, bench};
+use crate::bindings;
 use crate::gpu::cli::{GpuPackArgs, GpuRunArgs};
 use crate::launch::{Launch, LaunchError, print_line};
 use crate::rank_output::{Notes, rank_output};
@@ -33,6 +34,7 @@ enum Task {
     TestCpu(TestCpuArgs),
     TestMp(TestMpArgs),
     TestRxe(TestRxeArgs),
+    Bindings(BindingsArgs),
     Bench(BenchArgs),
     Plot(PlotArgs),
     GpuPack(GpuPackArgs),
@@ -104,6 +106,21 @@ struct TestMpArgs {
     program: Option<PathBuf>,
     /// Stop after this many seconds, the build not included
     #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds)]
+    timeout: Duration,
+}
+
+/// Hold the declarations of mscclpp-ib-sys against the headers of the system's rdma-core
+///
+/// Size, alignment and fields of every structure, every constant, and sizes of every function's
+/// arguments, as bindgen and rdma-sys have them. Needs libclang and the headers; without them it is
+/// skipped, and says what to install.
+#[derive(Debug, Args)]
+struct BindingsArgs {
+    /// Compare; nothing is ever generated
+    #[arg(long, required = true)]
+    check: bool,
+    /// Stop after this many seconds, the build included
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
     timeout: Duration,
 }
 
@@ -195,6 +212,7 @@ impl Cli {
             Task::TestCpu(args) => return tests(args.run(interrupt)),
             Task::TestMp(args) => return tests(args.run(interrupt)),
             Task::TestRxe(args) => return tests(args.run(interrupt)),
+            Task::Bindings(args) => return tests(bindings::check(args.timeout, interrupt)),
             Task::Bench(args) => args.run(interrupt),
             Task::Plot(args) => plot::plot(&args.report, &args.output),
             Task::GpuPack(args) => args.run(interrupt),
@@ -316,6 +334,7 @@ mod tests {
             "test-rxe",
             "test-rxe -n 2 --filter Atomic --timeout 60",
             "bench --quick --suite ping-pong --json out.json -n 2",
+            "bindings --check",
             "plot out.json -o plots",
             "gpu-pack -o packed",
             "gpu-run --out results --only suite --filter -Perf --stress 60 --timeout 300",
@@ -340,6 +359,7 @@ mod tests {
             "bench --json",
             "rxe-run",
             "rxe-run ibv_devinfo",
+            "bindings",
             "gpu-run",
             "gpu-run --out results --only everything",
         ] {

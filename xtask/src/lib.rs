@@ -20,6 +20,7 @@
 //! Linux only, like everything the launcher starts.
 
 pub mod bench;
+pub mod bindings;
 pub mod check;
 pub mod cli;
 pub mod gpu;

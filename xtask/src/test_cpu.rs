@@ -98,7 +98,7 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
 
 /// What must be there, by the environment: CI says what it has installed, and
 /// a test that is skipped all the same has failed.
-fn required() -> Vec<String> {
+pub(crate) fn required() -> Vec<String> {
     let list = std::env::var("MSCCLPP_CI_REQUIRE").unwrap_or_default();
     let words = list
         .split(',')

@@ -44,6 +44,19 @@ pub struct Constant {
     pub value: i64,
 }
 
+/// A function as it is declared here.
+#[derive(Debug, Clone, Copy)]
+pub struct Function {
+    /// The name, here and in C.
+    pub name: &'static str,
+    /// Whether older versions lack it.
+    pub newer: bool,
+    /// Sizes of its arguments in bytes.
+    pub arguments: &'static [usize],
+    /// Size of its result in bytes.
+    pub result: usize,
+}
+
 /// The name that the oracle uses: another one if it is given.
 macro_rules! oracle {
     ($name:ident) => {
@@ -134,4 +147,10 @@ pub fn structures() -> Vec<Structure> {
 #[must_use]
 pub fn constants() -> Vec<Constant> {
     crate::constants::CONSTANTS.to_vec()
+}
+
+/// All functions that this crate loads.
+#[must_use]
+pub fn functions() -> Vec<Function> {
+    [crate::verbs::FUNCTIONS, crate::mlx5dv::FUNCTIONS].concat()
 }

@@ -34,6 +34,8 @@
 mod attributes;
 #[allow(missing_docs, reason = "see verbs.h and its manual pages")]
 mod constants;
+mod functions;
+mod inline;
 pub mod layout;
 mod library;
 mod mlx5dv;
@@ -45,10 +47,9 @@ mod verbs;
 
 pub use attributes::*;
 pub use constants::*;
+pub use inline::{ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_req_notify_cq};
 pub use library::LoadError;
 pub use mlx5dv::{MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT, Mlx5dv};
 pub use objects::*;
 pub use requests::*;
-pub use verbs::{
-    LIBRARY_VARIABLE, Verbs, ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_req_notify_cq,
-};
+pub use verbs::{LIBRARY_VARIABLE, Verbs};

@@ -3,9 +3,11 @@
 //! other makers have none.
 
 use std::ffi::{c_char, c_int};
+use std::fmt;
 use std::sync::OnceLock;
 
-use crate::library::{LoadError, Loaded, Wanted};
+use crate::functions::functions;
+use crate::library::{LoadError, Wanted, no_such_function};
 use crate::objects::{ibv_context, ibv_device, ibv_mr, ibv_pd};
 
 const WANTED: Wanted = Wanted {
@@ -18,17 +20,17 @@ const WANTED: Wanted = Wanted {
 /// Access of a registration by way of the data-direct function of the HCA.
 pub const MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT: c_int = 1;
 
-type IsSupported = unsafe extern "C" fn(*mut ibv_device) -> bool;
-type RegDmabuf =
-    unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int, c_int) -> *mut ibv_mr;
-type DataDirectPath = unsafe extern "C" fn(*mut ibv_context, *mut c_char, usize) -> c_int;
-
-/// A loaded libmlx5. May be shared by threads. It stays loaded until the process ends.
-#[derive(Debug)]
-pub struct Mlx5dv {
-    is_supported: IsSupported,
-    reg_dmabuf: Option<RegDmabuf>,
-    data_direct_path: Option<DataDirectPath>,
+functions! {
+    /// A loaded libmlx5. May be shared by threads. It stays loaded until the process ends.
+    struct Mlx5dv
+    called {
+        fn mlx5dv_is_supported(device: *mut ibv_device) -> bool;
+    }
+    wrapped {}
+    newer {
+        fn mlx5dv_reg_dmabuf_mr(pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int, mlx5_access: c_int) -> *mut ibv_mr;
+        fn mlx5dv_get_data_direct_sysfs_path(context: *mut ibv_context, path: *mut c_char, length: usize) -> c_int;
+    }
 }
 
 impl Mlx5dv {
@@ -41,30 +43,6 @@ impl Mlx5dv {
         static LOADED: OnceLock<Result<Mlx5dv, LoadError>> = OnceLock::new();
         let loaded = LOADED.get_or_init(|| WANTED.load().and_then(Self::of));
         loaded.as_ref().map_err(Clone::clone)
-    }
-
-    fn of(library: Loaded) -> Result<Self, LoadError> {
-        // SAFETY: the types are those of the declarations in mlx5dv.h of rdma-core 55; that of the
-        // first is the same in all earlier versions.
-        let loaded = unsafe {
-            Self {
-                is_supported: library.function("mlx5dv_is_supported")?,
-                reg_dmabuf: library.newer_function("mlx5dv_reg_dmabuf_mr"),
-                data_direct_path: library.newer_function("mlx5dv_get_data_direct_sysfs_path"),
-            }
-        };
-        library.keep();
-        Ok(loaded)
-    }
-
-    /// Whether the device is one of mlx5.
-    ///
-    /// # Safety
-    ///
-    /// A device of a list that was not freed, or of an open context.
-    pub unsafe fn mlx5dv_is_supported(&self, device: *mut ibv_device) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { (self.is_supported)(device) }
     }
 
     /// Null and EOPNOTSUPP where the library is older than it (rdma-core 54).
@@ -83,10 +61,8 @@ impl Mlx5dv {
         access: c_int,
         mlx5_access: c_int,
     ) -> *mut ibv_mr {
-        let Some(register) = self.reg_dmabuf else {
-            // SAFETY: the address of this thread's errno.
-            unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
-            return std::ptr::null_mut();
+        let Some(register) = self.mlx5dv_reg_dmabuf_mr else {
+            return no_such_function();
         };
         // SAFETY: the caller's promise.
         unsafe { register(pd, offset, length, iova, fd, access, mlx5_access) }
@@ -104,10 +80,16 @@ impl Mlx5dv {
         path: *mut c_char,
         length: usize,
     ) -> c_int {
-        let Some(get) = self.data_direct_path else {
+        let Some(get) = self.mlx5dv_get_data_direct_sysfs_path else {
             return libc::EOPNOTSUPP;
         };
         // SAFETY: the caller's promise.
         unsafe { get(context, path, length) }
+    }
+}
+
+impl fmt::Debug for Mlx5dv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Mlx5dv").field(&self.file).finish()
     }
 }

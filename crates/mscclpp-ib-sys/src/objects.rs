@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
-use crate::attributes::{ibv_device_attr, ibv_port_attr};
+use crate::attributes::ibv_port_attr;
 use crate::layout::c_structures;
 use crate::requests::{ibv_recv_wr, ibv_send_wr, ibv_wc};
 
@@ -25,8 +25,6 @@ pub type PostRecv =
     unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 /// `query_port` of [`verbs_context`].
 pub type QueryPort = unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int;
-/// `query_device` of [`ibv_context_ops`], which is for old programs.
-pub type QueryDevice = unsafe extern "C" fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
 
 c_structures! {
     struct ibv_device {
@@ -43,7 +41,7 @@ c_structures! {
         _dummy2: Uncalled,
     }
     struct ibv_context_ops {
-        _compat_query_device: Option<QueryDevice>,
+        _compat_query_device: Uncalled,
         _compat_query_port: Uncalled,
         _compat_alloc_pd: Uncalled,
         _compat_dealloc_pd: Uncalled,

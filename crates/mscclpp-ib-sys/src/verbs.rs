@@ -5,6 +5,7 @@
 use std::ffi::{OsString, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::path::Path;
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use crate::attributes::{
@@ -12,11 +13,11 @@ use crate::attributes::{
     ibv_qp_init_attr,
 };
 use crate::constants::IB_UVERBS_ACCESS_OPTIONAL_RANGE;
-use crate::library::{LoadError, Loaded, Wanted};
+use crate::functions::functions;
+use crate::library::{LoadError, Loaded, Wanted, no_such_function};
 use crate::objects::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, verbs_context,
 };
-use crate::requests::{ibv_recv_wr, ibv_send_wr, ibv_wc};
 
 /// The environment variable that may hold the library's path.
 pub const LIBRARY_VARIABLE: &str = "MSCCLPP_IBV_SO";
@@ -28,60 +29,12 @@ const WANTED: Wanted = Wanted {
     names: &["libibverbs.so.1", "libibverbs.so"],
 };
 
-/// Declares the table of functions and loads it. Functions that are `called` get a method; those that
-/// are `wrapped` have one below, because verbs.h puts a macro or an inline function before them;
-/// `newer` ones may be missing.
-macro_rules! functions {
-    (
-        called { $(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)* }
-        wrapped { $(fn $wrapped:ident($($wrapped_arg:ident: $wrapped_type:ty),*) -> $wrapped_result:ty;)* }
-        newer { $(fn $newer:ident($($newer_arg:ident: $newer_type:ty),*) -> $newer_result:ty;)* }
-    ) => {
-        /// A loaded libibverbs. May be shared by threads. It stays loaded until the process ends.
-        ///
-        /// The methods are the functions of the same names; ibv_…(3) says what each does, needs and
-        /// returns.
-        pub struct Verbs {
-            file: String,
-            $($name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*
-            $($wrapped: unsafe extern "C" fn($($wrapped_type),*) -> $wrapped_result,)*
-            $($newer: Option<unsafe extern "C" fn($($newer_type),*) -> $newer_result>,)*
-        }
-
-        impl Verbs {
-            fn of(library: Loaded) -> Result<Self, LoadError> {
-                // SAFETY: the types are those of the functions' declarations in verbs.h. The
-                // loader gives the newest version of each, which is what a program gets that is
-                // compiled with that header.
-                unsafe {
-                    $(let $name = library.function(stringify!($name))?;)*
-                    $(let $wrapped = library.function(stringify!($wrapped))?;)*
-                    $(let $newer = library.newer_function(stringify!($newer));)*
-                    Ok(Self {
-                        $($name,)*
-                        $($wrapped,)*
-                        $($newer,)*
-                        file: library.keep(),
-                    })
-                }
-            }
-
-            $(
-                /// See the manual page.
-                ///
-                /// # Safety
-                ///
-                /// As the manual page says: pointers are live and of this library.
-                pub unsafe fn $name(&self, $($arg: $type),*) $(-> $result)? {
-                    // SAFETY: the caller's promise.
-                    unsafe { (self.$name)($($arg),*) }
-                }
-            )*
-        }
-    };
-}
-
 functions! {
+    /// A loaded libibverbs. May be shared by threads. It stays loaded until the process ends.
+    ///
+    /// The methods are the functions of the same names; ibv_…(3) says what each does, needs and
+    /// returns.
+    struct Verbs
     called {
         fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device;
         fn ibv_free_device_list(list: *mut *mut ibv_device);
@@ -95,10 +48,10 @@ functions! {
         fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
         fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
         fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
-        fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
-        fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
         fn ibv_create_cq(context: *mut ibv_context, cqe: c_int, cq_context: *mut c_void, channel: *mut ibv_comp_channel, comp_vector: c_int) -> *mut ibv_cq;
         fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
+        fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
+        fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
         fn ibv_get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> c_int;
         fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint);
         fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp;
@@ -115,13 +68,6 @@ functions! {
         fn ibv_reg_dmabuf_mr(pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int) -> *mut ibv_mr;
         fn _ibv_query_gid_ex(context: *mut ibv_context, port: u32, index: u32, entry: *mut ibv_gid_entry, flags: u32, entry_size: usize) -> c_int;
     }
-}
-
-const NOT_SUPPORTED: c_int = libc::EOPNOTSUPP;
-
-fn set_errno(code: c_int) {
-    // SAFETY: the address of this thread's errno.
-    unsafe { *libc::__errno_location() = code };
 }
 
 impl Verbs {
@@ -144,6 +90,23 @@ impl Verbs {
     /// [`LoadError`].
     pub fn load_from(path: &Path) -> Result<Self, LoadError> {
         WANTED.load_first([OsString::from(path)]).and_then(Self::of)
+    }
+
+    /// A library of functions that are in the process already: one that was linked, or that a test
+    /// stands in its place.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::Symbol`].
+    ///
+    /// # Safety
+    ///
+    /// Each function has the type and does what verbs.h and the manual pages say of its name.
+    pub unsafe fn from_symbols(
+        name: &str,
+        symbols: &dyn Fn(&str) -> Option<NonNull<c_void>>,
+    ) -> Result<Self, LoadError> {
+        Self::of(Loaded::given(WANTED.library, name, symbols))
     }
 
     /// The file that was loaded.
@@ -219,8 +182,7 @@ impl Verbs {
         access: c_uint,
     ) -> *mut ibv_mr {
         let Some(register) = self.ibv_reg_dmabuf_mr else {
-            set_errno(NOT_SUPPORTED);
-            return std::ptr::null_mut();
+            return no_such_function();
         };
         // SAFETY: the caller's promise.
         unsafe { register(pd, offset, length, iova, fd, access as c_int) }
@@ -240,7 +202,7 @@ impl Verbs {
         flags: u32,
     ) -> c_int {
         let Some(query) = self._ibv_query_gid_ex else {
-            return NOT_SUPPORTED;
+            return libc::EOPNOTSUPP;
         };
         // SAFETY: the caller's promise.
         unsafe {
@@ -286,75 +248,4 @@ unsafe fn verbs_get_ctx(context: *mut ibv_context) -> Option<*mut verbs_context>
 unsafe fn has(extended: *mut verbs_context, offset: usize) -> bool {
     // SAFETY: the caller's promise: `sz` is there in every version.
     unsafe { (*extended).sz >= size_of::<verbs_context>() - offset }
-}
-
-/// Inline in verbs.h: through the context of the queue pair. 0 or an errno; then `bad` is the first
-/// request that was not posted.
-///
-/// # Safety
-///
-/// A live queue pair, and requests whose lists and memory live as the manual page says.
-pub unsafe fn ibv_post_send(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_send_wr,
-    bad: *mut *mut ibv_send_wr,
-) -> c_int {
-    // SAFETY: the caller's promise; libibverbs fills the context's functions when it opens it.
-    unsafe {
-        match (*(*qp).context).ops.post_send {
-            Some(post) => post(qp, wr, bad),
-            None => NOT_SUPPORTED,
-        }
-    }
-}
-
-/// Inline in verbs.h: through the context of the queue pair. 0 or an errno; then `bad` is the first
-/// request that was not posted.
-///
-/// # Safety
-///
-/// A live queue pair, and requests whose lists and memory live as the manual page says.
-pub unsafe fn ibv_post_recv(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
-) -> c_int {
-    // SAFETY: as in `ibv_post_send`.
-    unsafe {
-        match (*(*qp).context).ops.post_recv {
-            Some(post) => post(qp, wr, bad),
-            None => NOT_SUPPORTED,
-        }
-    }
-}
-
-/// Inline in verbs.h: through the context of the completion queue. How many were written to `wc`, or
-/// a negative number.
-///
-/// # Safety
-///
-/// A live completion queue and room for `entries` completions.
-pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: as in `ibv_post_send`.
-    unsafe {
-        match (*(*cq).context).ops.poll_cq {
-            Some(poll) => poll(cq, entries, wc),
-            None => -NOT_SUPPORTED,
-        }
-    }
-}
-
-/// Inline in verbs.h: asks for one event on the channel of the completion queue. 0 or an errno.
-///
-/// # Safety
-///
-/// A live completion queue.
-pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: bool) -> c_int {
-    // SAFETY: as in `ibv_post_send`.
-    unsafe {
-        match (*(*cq).context).ops.req_notify_cq {
-            Some(notify) => notify(cq, solicited_only.into()),
-            None => NOT_SUPPORTED,
-        }
-    }
 }

@@ -278,6 +278,8 @@ mod proxy;
 mod proxy_service;
 mod random;
 mod refusal;
+#[cfg(any(feature = "cuda", all(test, not(loom))))]
+mod ring;
 mod semaphore;
 mod shared;
 mod status;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 //! A registration of more than 4 GiB.
 
+use std::fs;
+
 use anyhow::ensure;
-use mscclpp_port::Buffer;
+use mscclpp_port::{Buffer, IbMode};
 
 use crate::backend::Backend;
 use crate::fixture::Fixture;
@@ -39,6 +41,7 @@ fn large(context: &Context, backend: &'static Backend) -> TestResult {
             .map(|error| format!("no room: {error}")),
     )?;
     let buffer = buffer?;
+    context.skip_unless(no_room_to_pin(context, backend))?;
     let memory = fixture.register(&buffer)?;
     ensure!(memory.size() == SIZE, "registered {} bytes", memory.size());
     let link = fixture.pair(0, &memory, &memory)?;
@@ -123,4 +126,25 @@ fn large(context: &Context, backend: &'static Backend) -> TestResult {
         );
     }
     fixture.meet()
+}
+
+/// An HCA pins all that it reaches, touched or not.
+fn no_room_to_pin(context: &Context, backend: &Backend) -> Option<String> {
+    if !matches!(backend.mode, IbMode::Host | IbMode::HostNoAtomic) {
+        return None;
+    }
+    let needed = context.ranks() as u64 * (SIZE + GIB);
+    let facts = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = (facts.lines())
+        .find_map(|line| {
+            line.strip_prefix("MemAvailable:")?
+                .trim()
+                .strip_suffix(" kB")
+        })
+        .and_then(|kib| kib.parse::<u64>().ok())
+        .map_or(0, |kib| kib << 10);
+    (available < needed).then(|| {
+        let (needed, available) = (needed / GIB, available / GIB);
+        format!("it is pinned, which takes {needed} GiB of memory; there are {available}")
+    })
 }

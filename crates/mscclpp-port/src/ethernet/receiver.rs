@@ -29,6 +29,8 @@ const DIRECT: u64 = if cfg!(target_arch = "x86_64") {
 } else {
     u64::MAX
 };
+/// Bytes of a word, which a copy does not split.
+const WORD: usize = 8;
 /// What is received behind such a payload: the next headers, and little of the next payload, which
 /// would be copied twice.
 const BEHIND: usize = 4 << 10;
@@ -102,9 +104,10 @@ impl Receiver {
         }
     }
 
-    /// Whether something is on its way to a GPU.
+    /// Whether something is on its way to a GPU, or has landed and is not acknowledged: look again
+    /// soon.
     pub(crate) fn is_landing(&self) -> bool {
-        self.landing.as_ref().is_some_and(Staging::is_busy)
+        !self.flushes.is_empty() || self.landing.as_ref().is_some_and(Staging::is_busy)
     }
 
     /// Acknowledges what has landed.
@@ -143,10 +146,12 @@ impl Receiver {
         inbound: &mut impl Inbound,
     ) -> io::Result<Result<Received, Refused>> {
         let got = match self.body {
-            Some(body) if body.direct => match self.receive_direct(socket, body)? {
-                Ok(got) => got,
-                Err(refused) => return Ok(Err(refused)),
-            },
+            Some(body) if body.direct && self.end - self.start < WORD => {
+                match self.receive_direct(socket, body)? {
+                    Ok(got) => got,
+                    Err(refused) => return Ok(Err(refused)),
+                }
+            }
             _ => {
                 self.asked = self.buffer.len() - self.end;
                 let got = receive_into(socket, &mut [], &mut self.buffer[self.end..])?;
@@ -186,8 +191,6 @@ impl Receiver {
         socket: &Socket,
         body: Body,
     ) -> io::Result<Result<Option<usize>, Refused>> {
-        debug_assert!(self.start == self.end);
-        (self.start, self.end) = (0, 0);
         let region = match self.table.open_for_write(body.key) {
             Ok(region) => region,
             Err(reason) => return Ok(Err(body.refused(reason))),
@@ -204,6 +207,8 @@ impl Receiver {
             drop(guard);
             return self.receive_staged(socket, body, (memory, &region, base));
         }
+        debug_assert!(self.start == self.end);
+        (self.start, self.end) = (0, 0);
         let mut direct = [Range {
             base,
             len: body.left as usize,
@@ -217,7 +222,8 @@ impl Receiver {
         Ok(Ok(got))
     }
 
-    /// The same for a GPU's memory: receives into pinned memory, and starts the copy from there.
+    /// The same for a GPU's memory: receives into pinned memory, and starts the copy from there. A
+    /// copy ends with a word; what is there of the next one waits in the buffer.
     fn receive_staged(
         &mut self,
         socket: &Socket,
@@ -225,15 +231,23 @@ impl Receiver {
         (device, region, base): (Device, &Arc<Region>, *mut u8),
     ) -> io::Result<Result<Option<usize>, Refused>> {
         let refused = |error| body.refused(on_gpu(error));
-        let room = landing(&mut self.landing, device)
-            .and_then(|landing| Ok((landing.wait_for_room(body.left, LANDS_WITHIN)?, landing)));
+        let to = base.addr();
+        let room = landing(&mut self.landing, device).and_then(|landing| {
+            let piece = landing.wait_for_room(to as u64, body.left, LANDS_WITHIN)?;
+            Ok((piece, landing))
+        });
         let (piece, landing) = match room {
             Ok(room) => room,
             Err(error) => return Ok(Err(refused(error))),
         };
+        let begun = self.end - self.start;
+        // SAFETY: the piece is longer than what is there of a word, because it ends with one, and
+        // is this call's alone.
+        unsafe { shared::store(landing.at(&piece), &self.buffer[self.start..self.end]) };
+        (self.start, self.end) = (0, 0);
         let mut direct = [Range {
-            base: landing.at(&piece),
-            len: piece.len(),
+            base: landing.at(&piece).wrapping_add(begun),
+            len: piece.len() - begun,
         }];
         // Behind the last piece only: what follows another is payload.
         let behind = if piece.len() as u64 == body.left {
@@ -241,16 +255,26 @@ impl Receiver {
         } else {
             0
         };
-        self.asked = piece.len() + behind;
+        self.asked = piece.len() - begun + behind;
         let got = receive_into(socket, &mut direct, &mut self.buffer[..behind])?;
-        let placed = got.unwrap_or(0).min(piece.len());
-        self.end = got.unwrap_or(0) - placed;
-        self.body = body.advance(placed as u64);
-        let piece = landing.shrink(piece, placed);
-        if placed > 0 {
+        let there = (begun + got.unwrap_or(0)).min(piece.len());
+        self.end = begun + got.unwrap_or(0) - there;
+        let whole = whole_words(to, there, body.left);
+        if whole < there {
+            // Then nothing was received behind the piece.
+            self.end = there - whole;
+            // SAFETY: the piece has these bytes, and nobody writes them now.
+            unsafe {
+                let rest = landing.at(&piece).wrapping_add(whole);
+                shared::load(&mut self.buffer[..self.end], rest);
+            }
+        }
+        self.body = body.advance(whole as u64);
+        let piece = landing.shrink(piece, whole);
+        if whole > 0 {
             let keep = Arc::clone(region) as _;
             // SAFETY: the range was checked, and the region keeps its buffer.
-            let started = unsafe { landing.land(&piece, placed, base.addr() as u64, keep) };
+            let started = unsafe { landing.land(&piece, whole, to as u64, keep) };
             if let Err(error) = started.and_then(|()| landing.mark()) {
                 return Ok(Err(refused(error)));
             }
@@ -368,11 +392,13 @@ impl Receiver {
             .and_then(|region| {
                 let guard = region.enter().ok_or(Refusal::UnknownKey)?;
                 let to = guard.range(body.offset, bytes.len() as u64)?;
-                let mut len = bytes.len();
-                if !body.direct && (len as u64) < body.left {
-                    len = len.saturating_sub((to.addr() + len) % 8);
-                }
-                if let Some((memory, _)) = region.in_gpu(to) {
+                let gpu = region.in_gpu(to);
+                let len = if body.direct && gpu.is_none() {
+                    bytes.len()
+                } else {
+                    whole_words(to.addr(), bytes.len(), body.left)
+                };
+                if let Some((memory, _)) = gpu {
                     let device = memory.device();
                     drop(guard);
                     land(&mut self.landing, device, &region, to, &bytes[..len]).map_err(on_gpu)?;
@@ -433,6 +459,16 @@ impl Body {
     }
 }
 
+/// How many of `len` bytes to an address, of `left` that come, are to be copied now: all that are
+/// left, or those that end with a word.
+fn whole_words(to: usize, len: usize, left: u64) -> usize {
+    if len as u64 == left {
+        len
+    } else {
+        len.saturating_sub((to + len) % WORD)
+    }
+}
+
 /// The landing of a receiver, made if there is none.
 fn landing(landing: &mut Option<Staging>, device: Device) -> Result<&mut Staging> {
     match landing {
@@ -452,9 +488,9 @@ fn land(
     let landing = landing(staging, device)?;
     let mut done = 0;
     while done < bytes.len() {
-        let piece = landing.wait_for_room((bytes.len() - done) as u64, LANDS_WITHIN)?;
-        let part = &bytes[done..done + piece.len()];
         let at = to.addr() as u64 + done as u64;
+        let piece = landing.wait_for_room(at, (bytes.len() - done) as u64, LANDS_WITHIN)?;
+        let part = &bytes[done..done + piece.len()];
         // SAFETY: the piece is this call's, and the system's memory; the range in the region was
         // checked, and the region keeps its buffer.
         unsafe {

@@ -24,32 +24,16 @@ mod staging;
 #[cfg(all(not(feature = "cuda"), not(loom)))]
 pub(crate) use absent::VisiblePages;
 #[cfg(not(feature = "cuda"))]
-pub(crate) use absent::{GpuMemory, PinnedHost, Staging, check};
+pub(crate) use absent::{GpuMemory, Piece, PinnedHost, Staging, check};
 #[cfg(feature = "cuda")]
 pub(crate) use lane::Lane;
 #[cfg(feature = "cuda")]
 pub(crate) use memory::{GpuMemory, PinnedHost, VisiblePages, check, failed, open};
 #[cfg(feature = "cuda")]
-pub(crate) use staging::Staging;
+pub(crate) use staging::{Piece, Staging};
 
 use std::any::Any;
 use std::sync::Arc;
 
 /// What a copy uses.
 pub(crate) type Keep = Arc<dyn Any + Send + Sync>;
-
-/// A piece of staging memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Piece {
-    /// One past its end, as a count of all bytes that were ever handed out.
-    end: u64,
-    len: usize,
-    /// The mark behind the copy that fills it.
-    mark: u64,
-}
-
-impl Piece {
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-}

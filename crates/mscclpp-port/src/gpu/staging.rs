@@ -7,25 +7,36 @@ use std::time::Duration;
 
 use mscclpp_device::cuda::PinnedMemory;
 
-use super::{Keep, Lane, Piece, failed, open};
+use super::{Keep, Lane, failed, open};
 use crate::device::Device;
 use crate::error::Result;
+use crate::ring::{Ring, Span};
 
 /// Bytes of pinned memory. Several pieces are under way at a time.
 const BYTES: u64 = 2 << 20;
 /// What is copied at a time.
 const PIECE: u64 = 256 << 10;
-/// Pieces start at multiples of this.
-const ALIGN: u64 = 64;
+
+/// A piece of staging memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    span: Span,
+    /// The mark behind the copy that fills it.
+    mark: u64,
+}
+
+impl Piece {
+    pub(crate) fn len(&self) -> usize {
+        self.span.len() as usize
+    }
+}
 
 /// A ring of pinned memory, and the lane of the copies out of it or into it. Pieces come free in the
 /// order in which they were handed out.
 pub(crate) struct Staging {
     lane: Lane,
     memory: Arc<PinnedMemory>,
-    /// Bytes handed out, and bytes that came free, ever.
-    head: u64,
-    tail: u64,
+    ring: Ring,
     /// Pieces to come free when a mark is reached, as the mark and their end.
     landing: VecDeque<(u64, u64)>,
 }
@@ -40,42 +51,31 @@ impl Staging {
         Ok(Self {
             lane,
             memory,
-            head: 0,
-            tail: 0,
+            ring: Ring::new(BYTES),
             landing: VecDeque::new(),
         })
     }
 
-    /// A free piece of `len` bytes, or of the most that is handed out at a time; `None` if there is
-    /// none now.
-    fn room(&mut self, len: u64) -> Option<Piece> {
+    /// A free piece for `len` bytes from `address` or to it, or for as many as are handed out at a
+    /// time, which then end between words; `None` if there is none now.
+    fn room(&mut self, address: u64, len: u64) -> Option<Piece> {
         let reached = self.lane.reached();
         while let Some((_, end)) = self.landing.pop_front_if(|(mark, _)| *mark <= reached) {
-            self.tail = end;
+            self.ring.give_back(end);
         }
-        let len = len.min(PIECE);
-        // Whole in the ring: what is left at its end may be too short.
-        let start = if self.head % BYTES + len > BYTES {
-            self.head.next_multiple_of(BYTES)
-        } else {
-            self.head
-        };
-        let end = (start + len).next_multiple_of(ALIGN);
-        if end - self.tail > BYTES {
-            return None;
-        }
-        self.head = end;
-        Some(Piece {
-            end,
-            len: len as usize,
-            mark: 0,
-        })
+        let span = self.ring.take(address, len, PIECE)?;
+        Some(Piece { span, mark: 0 })
     }
 
     /// A free piece, as [`room`](Self::room), once copies that are under way have made some.
-    pub(crate) fn wait_for_room(&mut self, len: u64, timeout: Duration) -> Result<Piece> {
+    pub(crate) fn wait_for_room(
+        &mut self,
+        address: u64,
+        len: u64,
+        timeout: Duration,
+    ) -> Result<Piece> {
         loop {
-            if let Some(piece) = self.room(len) {
+            if let Some(piece) = self.room(address, len) {
                 return Ok(piece);
             }
             // The copies go on meanwhile: this waits for those that were started first.
@@ -86,29 +86,22 @@ impl Staging {
 
     /// Gives back all of the piece that was handed out last but its first `len` bytes.
     pub(crate) fn shrink(&mut self, piece: Piece, len: usize) -> Piece {
-        let start = piece.end - (piece.len as u64).next_multiple_of(ALIGN);
-        self.head = (start + len as u64).next_multiple_of(ALIGN);
-        Piece {
-            end: self.head,
-            len,
-            ..piece
-        }
+        let span = self.ring.shrink(piece.span, len as u64);
+        Piece { span, ..piece }
     }
 
     /// Where a piece lies.
     pub(crate) fn at(&self, piece: &Piece) -> *mut u8 {
-        let start = piece.end - (piece.len as u64).next_multiple_of(ALIGN);
-        (self.memory.as_ptr()).wrapping_add((start % BYTES) as usize)
+        (self.memory.as_ptr()).wrapping_add(self.ring.offset(piece.span) as usize)
     }
 
     fn address(&self, piece: &Piece) -> u64 {
-        let start = piece.end - (piece.len as u64).next_multiple_of(ALIGN);
-        self.memory.address() + start % BYTES
+        self.memory.address() + self.ring.offset(piece.span)
     }
 
     /// Gives a piece back that was filled by [`fetch`](Self::fetch); the oldest of those first.
     pub(crate) fn release(&mut self, piece: Piece) {
-        self.tail = piece.end;
+        self.ring.give_back(piece.span.end());
     }
 
     /// Starts to copy `len` bytes from a GPU's memory into a piece, as many as there is room for;
@@ -122,13 +115,13 @@ impl Staging {
         len: u64,
         keep: Keep,
     ) -> Result<Option<Piece>> {
-        let Some(mut piece) = self.room(len) else {
+        let Some(mut piece) = self.room(from, len) else {
             return Ok(None);
         };
         let to = self.address(&piece);
         self.lane.keep(keep);
         // SAFETY: the caller's promise, and the piece, which is this one's until it is released.
-        unsafe { self.lane.copy(to, from, piece.len as u64) }?;
+        unsafe { self.lane.copy(to, from, piece.span.len()) }?;
         piece.mark = self.lane.mark()?;
         Ok(Some(piece))
     }
@@ -169,8 +162,14 @@ impl Staging {
     /// A mark behind all that was started, at which its pieces come free.
     pub(crate) fn mark(&mut self) -> Result<u64> {
         let mark = self.lane.mark()?;
-        if self.landing.back().map_or(self.tail, |(_, end)| *end) < self.head {
-            self.landing.push_back((mark, self.head));
+        let head = self.ring.head();
+        if self
+            .landing
+            .back()
+            .map_or(self.ring.tail(), |(_, end)| *end)
+            < head
+        {
+            self.landing.push_back((mark, head));
         }
         Ok(mark)
     }

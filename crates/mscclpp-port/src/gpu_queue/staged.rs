@@ -16,12 +16,11 @@ use mscclpp_softnic::{Access, AccessId, AccessResult, Bytes, MemoryFault, NicMem
 use super::lock;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
+use crate::ring::{Ring, Span};
 use crate::shared;
 
 /// What is copied at a time: several pieces are under way.
 const PIECE: u64 = 512 << 10;
-/// Pieces of pinned memory start at multiples of this.
-const ALIGN: u64 = 64;
 const WORD: u64 = 8;
 /// How long to wait for a mark before asking whether the stream has failed.
 const CHECK_AFTER: Duration = Duration::from_millis(100);
@@ -56,7 +55,7 @@ pub(super) struct StagedMemory<C>(Mutex<State<C>>);
 struct State<C> {
     /// Before the pinned memory: dropping it waits for the copies.
     copies: C,
-    staging: Ring,
+    staging: Staging,
     /// Accesses that are not done, the oldest first. Their steps end in this order.
     accesses: VecDeque<Asked>,
     /// Of these, so many have been started as a whole.
@@ -81,63 +80,27 @@ struct Asked {
 struct Step {
     /// What is behind it, once that is known.
     mark: u64,
-    staged: Option<Piece>,
+    staged: Option<Span>,
     /// Where in the access its bytes are.
     offset: u64,
     /// The access is done with it.
     last: bool,
 }
 
-/// Pinned memory, handed out and given back in turn.
-struct Ring {
+/// Pinned memory, of which pieces are handed out and given back in turn.
+struct Staging {
     memory: Buffer,
-    /// Bytes handed out, and bytes that came back, ever.
-    head: u64,
-    tail: u64,
+    ring: Ring,
 }
 
-#[derive(Clone, Copy)]
-struct Piece {
-    /// Counted as the ring's bytes are.
-    start: u64,
-    len: u64,
-}
-
-impl Ring {
-    fn take(&mut self, len: u64) -> Option<Piece> {
-        let size = self.memory.len();
-        // Whole: what is left at the ring's end may be too short.
-        let start = if self.head % size + len > size {
-            self.head.next_multiple_of(size)
-        } else {
-            self.head
-        };
-        let end = (start + len).next_multiple_of(ALIGN);
-        if end - self.tail > size {
-            return None;
-        }
-        self.head = end;
-        Some(Piece { start, len })
+impl Staging {
+    fn address(&self, piece: Span) -> u64 {
+        self.memory.address() + self.ring.offset(piece)
     }
 
-    /// Gives back the oldest piece.
-    fn give_back(&mut self, piece: Piece) {
-        self.tail = (piece.start + piece.len).next_multiple_of(ALIGN);
-    }
-
-    fn offset(&self, piece: Piece) -> u64 {
-        piece.start % self.memory.len()
-    }
-
-    fn address(&self, piece: Piece) -> u64 {
-        self.memory.address() + self.offset(piece)
-    }
-
-    fn at(&self, piece: Piece) -> *mut u8 {
+    fn at(&self, piece: Span) -> *mut u8 {
         // Inside of the memory, so that it fits an address.
-        self.memory
-            .as_ptr()
-            .wrapping_add(self.offset(piece) as usize)
+        (self.memory.as_ptr()).wrapping_add(self.ring.offset(piece) as usize)
     }
 }
 
@@ -146,10 +109,9 @@ impl<C: Copies> StagedMemory<C> {
     pub(super) fn new(copies: C, staging: Buffer) -> Self {
         Self(Mutex::new(State {
             copies,
-            staging: Ring {
+            staging: Staging {
+                ring: Ring::new(staging.len()),
                 memory: staging,
-                head: 0,
-                tail: 0,
             },
             accesses: VecDeque::new(),
             started: 0,
@@ -228,14 +190,6 @@ fn last_word(access: &Access, address: u64, bytes: &[u8]) -> u64 {
     }
 }
 
-/// How many of `rest` bytes from `address` are copied at a time. Pieces end between words.
-fn piece(address: u64, rest: u64) -> u64 {
-    if rest <= PIECE {
-        return rest;
-    }
-    PIECE - (address + PIECE) % WORD
-}
-
 impl<C: Copies> State<C> {
     /// Starts what there is room for.
     ///
@@ -297,10 +251,12 @@ impl<C: Copies> State<C> {
         };
         let total = bytes.len() as u64;
         let word = last_word(&asked.access, address, bytes);
-        let len = piece(address + offset, total - word - offset);
-        let Some(staged) = self.staging.take(len) else {
+        let rest = total - word - offset;
+        let taken = self.staging.ring.take(address + offset, rest, PIECE);
+        let Some(staged) = taken else {
             return Ok(None);
         };
+        let len = staged.len();
         let (here, there) = (self.staging.address(staged), address + offset);
         if into {
             let from = &bytes[offset as usize..(offset + len) as usize];
@@ -343,11 +299,11 @@ impl<C: Copies> State<C> {
                     ..
                 }) = self.accesses.front_mut()
                 {
-                    let to = &mut bytes[step.offset as usize..][..staged.len as usize];
+                    let to = &mut bytes[step.offset as usize..][..staged.len() as usize];
                     // SAFETY: the piece has so many bytes, and the copy to it is done.
                     unsafe { shared::load(to, self.staging.at(staged)) };
                 }
-                self.staging.give_back(staged);
+                self.staging.ring.give_back(staged.end());
             }
             if step.last
                 && let Some(Asked { id, access, .. }) = self.accesses.pop_front()

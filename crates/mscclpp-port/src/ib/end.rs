@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::news::{Affected, Fault, News, Trouble};
 use super::posts::{Names, Posts};
-use super::receiver::Receiver;
+use super::receiver::{Bell, Receiver};
 use crate::control::Arrived;
 use crate::control_end::ControlEnd;
 use crate::error::{Error, Result};
 use crate::gpu_queue::GpuQueueProvider;
+use crate::idle::Idle;
 use crate::sync::lock_plain as lock;
 use crate::verbs::{CompletionStatus, ReceiveRequest};
 use crate::watcher::Watched;
@@ -26,6 +27,8 @@ pub(super) struct IbEnd {
     pub(super) posts: Mutex<Posts>,
     /// Where signals are this host's to execute.
     pub(super) receiver: Option<Mutex<Receiver>>,
+    /// Wakes the thread that receives.
+    bell: Option<Arc<Bell>>,
     /// Behind the queue, which is made on it.
     hca: Arc<dyn GpuQueueProvider>,
     news: Arc<News>,
@@ -54,6 +57,7 @@ impl IbEnd {
         Self {
             control: parts.control,
             posts: Mutex::new(posts),
+            bell: parts.receiver.as_ref().map(Receiver::bell),
             receiver: parts.receiver.map(Mutex::new),
             hca: parts.hca,
             news: parts.news,
@@ -103,6 +107,35 @@ impl IbEnd {
         Ok(used > 0 && !ended)
     }
 
+    /// Forwards signals until the connection has ended.
+    pub(super) fn keep_receiving(&self) {
+        let (Some(receiver), Some(bell)) = (&self.receiver, &self.bell) else {
+            return;
+        };
+        let mut idle = Idle::new();
+        while !self.has_ended() {
+            let mut sleep = false;
+            let looked = self.receive().and_then(|moved| {
+                if moved {
+                    idle.reset();
+                    return Ok(());
+                }
+                idle.pause(|_| sleep = true);
+                if sleep {
+                    lock(receiver).arm()?;
+                    // What came meanwhile rings nothing.
+                    sleep = !self.receive()?;
+                }
+                Ok(())
+            });
+            match looked {
+                Ok(()) if sleep => bell.wait(),
+                Ok(()) => {}
+                Err(error) => self.fail(error),
+            }
+        }
+    }
+
     /// Ends the connection with an error, unless it has ended already.
     pub(super) fn fail(&self, error: Error) {
         self.control.fail(self.with_own_error(error));
@@ -114,6 +147,9 @@ impl IbEnd {
         if !self.ended.swap(true, SeqCst) {
             lock(&self.posts).stop();
             self.news.forget(&self.affected);
+            if let Some(bell) = &self.bell {
+                bell.ring();
+            }
         }
         self.control.tell();
     }

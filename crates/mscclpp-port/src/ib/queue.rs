@@ -28,8 +28,9 @@ use crate::memory::RegistrationTable;
 use crate::random::random_u64;
 use crate::status::StickyStatus;
 use crate::verbs::{
-    self, AccessFlags, CompletionQueue, Destination, Device, GlobalRoute, Initialized, LinkLayer,
-    Local, MemoryRegion, QueuePair, QueuePairSize, ReadyToSend, Sending, VerbsError,
+    self, AccessFlags, CompletionChannel, CompletionQueue, Destination, Device, GlobalRoute,
+    Initialized, LinkLayer, Local, MemoryRegion, QueuePair, QueuePairSize, ReadyToSend, Sending,
+    VerbsError,
 };
 use crate::watcher::Watcher;
 
@@ -86,6 +87,8 @@ pub(crate) struct IbQueue {
     pair: QueuePair<Initialized>,
     send: Arc<CompletionQueue>,
     receive: Arc<CompletionQueue>,
+    /// Tells of signals, where the host executes them.
+    arrivals: Option<Arc<CompletionChannel>>,
     /// Where the HCA's atomics do the signals.
     scratch: Option<Scratch>,
     choice: Choice,
@@ -135,10 +138,13 @@ impl IbQueue {
         };
         // Entries for all that can complete: neither can be overrun.
         let send = CompletionQueue::new(&hca.device, slots).map_err(failed)?;
-        let receive = if atomics {
-            Arc::clone(&send)
-        } else {
-            CompletionQueue::new(&hca.device, receives).map_err(failed)?
+        let arrivals = (!atomics).then(|| CompletionChannel::new(&hca.device));
+        let arrivals = arrivals.transpose().map_err(failed)?;
+        let receive = match &arrivals {
+            None => Arc::clone(&send),
+            Some(channel) => {
+                CompletionQueue::with_channel(&hca.device, receives, channel).map_err(failed)?
+            }
         };
         let size = QueuePairSize {
             send_requests: slots,
@@ -159,6 +165,7 @@ impl IbQueue {
             pair,
             send,
             receive,
+            arrivals,
             scratch: (atomics.then(|| Scratch::new(hca)))
                 .transpose()
                 .map_err(failed)?,
@@ -238,10 +245,11 @@ impl IbQueue {
             completions: [self.send.id(), self.receive.id()],
             port: self.choice.port,
         };
-        let receiver = (!atomics).then(|| {
-            let completions = Arc::clone(&self.receive);
+        let receiver = (self.arrivals).map(|channel| {
+            let completions = (Arc::clone(&self.receive), channel);
             Receiver::new(completions, joined.table, places.own.1, rank)
         });
+        let receiver = receiver.transpose()?;
         let posts = Posts::new(posts::Parts {
             completions: Arc::clone(&self.send),
             scratch: self.scratch,

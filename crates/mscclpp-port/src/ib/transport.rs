@@ -86,8 +86,7 @@ fn run(end: &Arc<IbEnd>, start: Start, watcher: &Watcher) {
     let result =
         bring_up(end, start).and_then(|()| watcher.add(Arc::clone(end) as Arc<dyn Watched>));
     match result {
-        Ok(()) if end.receiver.is_some() => receive(end),
-        Ok(()) => {}
+        Ok(()) => end.keep_receiving(),
         // Why is known.
         Err(_) if end.control.given_up() => end.end(),
         Err(error) => end.fail(error),
@@ -138,17 +137,6 @@ fn meet(end: &IbEnd, deadline: Deadline) -> Result<()> {
             });
         }
         control.park(deadline.remaining().min(LOOK_EVERY));
-    }
-}
-
-fn receive(end: &IbEnd) {
-    let mut idle = Idle::new();
-    while !end.has_ended() {
-        match end.receive() {
-            Ok(true) => idle.reset(),
-            Ok(false) => idle.pause(thread::sleep),
-            Err(error) => end.fail(error),
-        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mscclpp_ib_sys as sys;
 
+use super::channel::CompletionChannel;
 use super::device::Device;
 use super::error::{Errno, VerbsError};
 use super::status::CompletionStatus;
@@ -16,6 +17,8 @@ use super::status::CompletionStatus;
 pub struct CompletionQueue {
     pub(super) raw: NonNull<sys::ibv_cq>,
     id: u64,
+    /// Behind the queue, which uses it.
+    channel: Option<Arc<CompletionChannel>>,
     device: Arc<Device>,
 }
 
@@ -76,14 +79,36 @@ impl CompletionQueue {
     ///
     /// [`VerbsError::Call`].
     pub fn new(device: &Arc<Device>, entries: u32) -> Result<Arc<Self>, VerbsError> {
+        Self::made(device, entries, None)
+    }
+
+    /// The same, with a channel of the same device that tells of completions.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::Call`].
+    pub fn with_channel(
+        device: &Arc<Device>,
+        entries: u32,
+        channel: &Arc<CompletionChannel>,
+    ) -> Result<Arc<Self>, VerbsError> {
+        Self::made(device, entries, Some(Arc::clone(channel)))
+    }
+
+    fn made(
+        device: &Arc<Device>,
+        entries: u32,
+        channel: Option<Arc<CompletionChannel>>,
+    ) -> Result<Arc<Self>, VerbsError> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let (verbs, context) = (device.verbs, device.context.as_ptr());
         // The context is the number by which events name the queue.
         let mark = without_provenance_mut(id as usize);
         let wanted = i32::try_from(entries).unwrap_or(i32::MAX);
-        // SAFETY: an open context; no channel; the first vector is always there.
-        let raw = unsafe { verbs.ibv_create_cq(context, wanted, mark, null_mut(), 0) };
+        let events = (channel.as_ref()).map_or(null_mut(), |channel| channel.raw.as_ptr());
+        // SAFETY: an open context; a live channel or none; the first vector is always there.
+        let raw = unsafe { verbs.ibv_create_cq(context, wanted, mark, events, 0) };
         let Some(raw) = NonNull::new(raw) else {
             let limit = device.capabilities().max_completions;
             return Err(VerbsError::Call {
@@ -94,7 +119,12 @@ impl CompletionQueue {
             });
         };
         let device = Arc::clone(device);
-        Ok(Arc::new(Self { raw, id, device }))
+        Ok(Arc::new(Self {
+            raw,
+            id,
+            channel,
+            device,
+        }))
     }
 
     /// The number by which [`AsyncEvent`](super::AsyncEvent) names it; unique in the process.
@@ -115,6 +145,26 @@ impl CompletionQueue {
     #[must_use]
     pub fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// Has its channel told of the next completion that comes after this, once. Those that were there
+    /// before count as told: poll once more before sleeping.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::Call`]; without a channel always.
+    pub fn request_event(&self) -> Result<(), VerbsError> {
+        let code = match &self.channel {
+            // SAFETY: a live queue with a channel.
+            Some(_) => unsafe { sys::ibv_req_notify_cq(self.raw.as_ptr(), 0) },
+            None => libc::EINVAL,
+        };
+        match code {
+            0 => Ok(()),
+            code => Err(self
+                .device
+                .failed("watch a completion queue", Errno::returned(code))),
+        }
     }
 
     /// Takes completions that are there, as many as fit, and returns how many. It does not wait.

@@ -91,17 +91,23 @@
 //! }
 //! ```
 
+mod channel;
 mod completion;
 mod device;
 mod domain;
 mod error;
 mod event;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod fake;
 mod memory;
 mod port;
 mod queue;
 mod request;
 mod status;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
+pub use channel::CompletionChannel;
 pub use completion::{CompletionOpcode, CompletionQueue, WorkCompletion};
 pub use device::{Device, DeviceCapabilities};
 pub use domain::ProtectionDomain;

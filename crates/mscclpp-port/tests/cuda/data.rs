@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 //! Bytes between GPUs' memory, posted by the host.
 
+use std::time::Duration;
+
+use mscclpp_bootstrap::Deadline;
 use mscclpp_port::{
     Buffer, Connection, Context, Device, EndpointConfig, Error, MemoryOptions, RegisteredMemory,
     TransportKind,
@@ -18,6 +21,11 @@ pub(crate) const TESTS: &[Test] = &[
         "ethernet_adds_to_gpu_memory",
         1,
         ethernet_adds_to_gpu_memory,
+    ),
+    (
+        "ethernet_acknowledges_what_has_landed",
+        1,
+        ethernet_acknowledges_what_has_landed,
     ),
     (
         "a_context_reaches_its_own_gpu",
@@ -151,6 +159,26 @@ fn ethernet_adds_to_gpu_memory() {
     a_to_b.flush(soon()).unwrap();
     assert_eq!(word.load_u64(8).unwrap(), 70);
     assert_eq!(word.load_u64(16).unwrap(), 10);
+}
+
+/// A copy may end at any moment between two looks of the receiver; its flush does not wait for
+/// something else to arrive.
+fn ethernet_acknowledges_what_has_landed() {
+    const FLUSHES: u64 = 5000;
+    let ethernet = TransportKind::Ethernet;
+    let (a, b) = (context(0), context(1));
+    let (a_to_b, _b_to_a) = connect_with(&a, &b, on(gpu_of(0), ethernet));
+    let source = memory(&a, &b, gpu_of(0), 1 << 20, ethernet);
+    let target = memory(&b, &a, gpu_of(1), 1 << 20, ethernet);
+    for flush in 0..FLUSHES {
+        let len = 8 << (flush % 14);
+        a_to_b.write(&target.2, 0, &source.1, 0, len).unwrap();
+        // Far more than a copy takes, and less than the receiver's patience without an arrival.
+        let deadline = Deadline::after(Duration::from_millis(500));
+        a_to_b
+            .flush(deadline)
+            .unwrap_or_else(|error| panic!("flush {flush}: {error}"));
+    }
 }
 
 fn a_context_reaches_its_own_gpu() {

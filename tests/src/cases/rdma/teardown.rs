@@ -52,6 +52,7 @@ fn thousand(context: &Context, backend: &'static Backend) -> TestResult {
     let peer = 1 - context.rank();
     let round = |number: u32| -> TestResult {
         context.stage(format!("round {number}"));
+        eprintln!("round {number}");
         let connections = (0..AT_A_TIME)
             .map(|tag| (fixture.communicator).connect(fixture.endpoint, peer, tag))
             .collect::<Result<Vec<_>, _>>()?;

@@ -147,7 +147,7 @@ fn fill(request: &SendRequest<'_>, raw: &mut sys::ibv_send_wr, piece: &mut sys::
         Source::Region(local) => *piece = segment(local),
         Source::Inline(bytes) => {
             raw.send_flags |= sys::IBV_SEND_INLINE;
-            piece.addr = bytes.as_ptr().addr() as u64;
+            piece.addr = bytes.as_ptr().expose_provenance() as u64;
             // More than a queue pair takes is refused when it is posted.
             piece.length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         }

@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: MIT
+#include <infiniband/mlx5dv.h>
+#include <infiniband/verbs.h>
