@@ -33,8 +33,8 @@ pub struct Cli {
 enum Task {
     TestCpu(TestCpuArgs),
     TestMp(TestMpArgs),
-    TestRxe(TestRxeArgs),
     Bindings(BindingsArgs),
+    TestRxe(TestRxeArgs),
     Bench(BenchArgs),
     Plot(PlotArgs),
     GpuPack(GpuPackArgs),
@@ -214,8 +214,8 @@ impl Cli {
         let result = match self.command {
             Task::TestCpu(args) => return tests(args.run(interrupt)),
             Task::TestMp(args) => return tests(args.run(interrupt)),
-            Task::TestRxe(args) => return tests(args.run(interrupt)),
             Task::Bindings(args) => return tests(bindings::check(args.timeout, interrupt)),
+            Task::TestRxe(args) => return tests(args.run(interrupt)),
             Task::Bench(args) => args.run(interrupt),
             Task::Plot(args) => plot::plot(&args.report, &args.output),
             Task::GpuPack(args) => args.run(interrupt),
@@ -361,9 +361,9 @@ mod tests {
             "test-mp --timeout 0",
             "test-mp --timeout 99999999999999999999",
             "bench --json",
+            "bindings",
             "rxe-run",
             "rxe-run ibv_devinfo",
-            "bindings",
             "gpu-run",
             "gpu-run --out results --only everything",
         ] {

@@ -66,7 +66,7 @@ functions! {
     newer {
         fn ibv_reg_mr_iova2(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_uint) -> *mut ibv_mr;
         fn ibv_reg_dmabuf_mr(pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int) -> *mut ibv_mr;
-        fn _ibv_query_gid_ex(context: *mut ibv_context, port: u32, index: u32, entry: *mut ibv_gid_entry, flags: u32, entry_size: usize) -> c_int;
+        fn _ibv_query_gid_table(context: *mut ibv_context, entries: *mut ibv_gid_entry, max_entries: usize, flags: u32, entry_size: usize) -> isize;
     }
 }
 
@@ -188,29 +188,28 @@ impl Verbs {
         unsafe { register(pd, offset, length, iova, fd, access as c_int) }
     }
 
-    /// Inline in verbs.h. EOPNOTSUPP where the library is older than it (rdma-core 31).
+    /// Inline in verbs.h: the GIDs of all ports. How many, or a negative errno: -EOPNOTSUPP where the
+    /// library is older than it (rdma-core 31).
     ///
     /// # Safety
     ///
-    /// An open context and a structure to write to.
-    pub unsafe fn ibv_query_gid_ex(
+    /// An open context and room for `max_entries`, which are all that there are.
+    pub unsafe fn ibv_query_gid_table(
         &self,
         context: *mut ibv_context,
-        port: u32,
-        index: u32,
-        entry: *mut ibv_gid_entry,
+        entries: *mut ibv_gid_entry,
+        max_entries: usize,
         flags: u32,
-    ) -> c_int {
-        let Some(query) = self._ibv_query_gid_ex else {
-            return libc::EOPNOTSUPP;
+    ) -> isize {
+        let Some(query) = self._ibv_query_gid_table else {
+            return -(libc::EOPNOTSUPP as isize);
         };
         // SAFETY: the caller's promise.
         unsafe {
             query(
                 context,
-                port,
-                index,
-                entry,
+                entries,
+                max_entries,
                 flags,
                 size_of::<ibv_gid_entry>(),
             )

@@ -150,8 +150,13 @@ impl ControlEnd {
         }
     }
 
+    /// Whether the other end has said goodbye.
+    #[cfg(feature = "ib")]
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.load(SeqCst)
+    }
+
     /// What has come from the other end, if it ends the connection.
-    #[cfg(feature = "cuda")]
     pub(crate) fn received(&self) -> Option<Error> {
         self.meaning(self.control.get()?.receive())
     }

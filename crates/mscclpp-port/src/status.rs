@@ -52,6 +52,14 @@ impl StickyStatus {
         true
     }
 
+    /// Adds to the cause of a peer's death what was learnt of it later.
+    #[cfg(feature = "ib")]
+    pub(crate) fn learn(&self, more: &Error) {
+        if let Some(Error::PeerDown { cause, .. }) = &mut *lock(&self.error) {
+            *cause = format!("{cause}; {more}");
+        }
+    }
+
     /// Whether an error was recorded. One load: cheap enough for every operation.
     pub(crate) fn is_failed(&self) -> bool {
         self.word.load(Ordering::Acquire) != 0
@@ -123,6 +131,22 @@ mod tests {
             status.error(),
             Some(Error::PeerDown { rank: Some(6), .. })
         ));
+    }
+
+    #[cfg(feature = "ib")]
+    #[test]
+    fn what_is_learnt_later_belongs_to_a_peers_death_only() {
+        let status = StickyStatus::new().unwrap();
+        status.learn(&down(1));
+        assert!(status.error().is_none());
+        status.fail(down(6));
+        status.learn(&Error::ProxyRunning);
+        let text = status.error().unwrap().to_string();
+        assert!(text.ends_with("test; the proxy runs already"), "{text}");
+        let other = StickyStatus::new().unwrap();
+        other.fail(Error::ProxyRunning);
+        other.learn(&down(1));
+        assert!(matches!(other.error(), Some(Error::ProxyRunning)));
     }
 
     #[test]

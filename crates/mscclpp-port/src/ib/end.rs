@@ -4,23 +4,18 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::news::{Affected, Fault, News, Trouble};
 use super::posts::{Names, Posts};
 use super::receiver::{Bell, Receiver};
-use crate::control::Arrived;
 use crate::control_end::ControlEnd;
 use crate::error::{Error, Result};
 use crate::gpu_queue::GpuQueueProvider;
 use crate::idle::Idle;
 use crate::sync::lock_plain as lock;
-use crate::verbs::{CompletionStatus, ReceiveRequest};
+use crate::verbs::ReceiveRequest;
 use crate::watcher::Watched;
-
-/// How long a peer that is gone without a word leaves requests of this end time to fail: together both
-/// tell more.
-const OWN_ERROR_WITHIN: Duration = Duration::from_secs(1);
 
 pub(super) struct IbEnd {
     pub(super) control: ControlEnd,
@@ -37,8 +32,6 @@ pub(super) struct IbEnd {
     stall_timeout: Duration,
     /// The queue was let go of.
     ended: AtomicBool,
-    /// The peer is gone without a word: since when, and how that was noticed.
-    lost: Mutex<Option<(Instant, Error)>>,
 }
 
 /// What an end is made of, beside its posts.
@@ -65,7 +58,6 @@ impl IbEnd {
             names: parts.names,
             stall_timeout: parts.stall_timeout,
             ended: AtomicBool::new(false),
-            lost: Mutex::default(),
         }
     }
 
@@ -138,8 +130,29 @@ impl IbEnd {
 
     /// Ends the connection with an error, unless it has ended already.
     pub(super) fn fail(&self, error: Error) {
-        self.control.fail(self.with_own_error(error));
-        self.end();
+        self.control.fail(error);
+        if !self.waits_for_own_error() {
+            self.end();
+        }
+    }
+
+    /// Whether the peer has died with requests of this end under way: they fail when all retries are
+    /// used up, which tells more of what was lost.
+    fn waits_for_own_error(&self) -> bool {
+        let died = matches!(self.control.status.error(), Some(Error::PeerDown { .. }));
+        died && !self.control.has_left() && lock(&self.posts).is_under_way()
+    }
+
+    /// Looks for the error of such a request.
+    fn look_for_own_error(&self) {
+        let looked = lock(&self.posts).look();
+        if let Err(error @ Error::RequestFailed { .. }) = looked {
+            tracing::warn!(%error, "a request to a peer that died has failed");
+            self.control.status.learn(&error);
+            self.end();
+        } else if !self.waits_for_own_error() {
+            self.end();
+        }
     }
 
     /// Lets go of the queue, and tells the other end as soon as there is a way to.
@@ -154,29 +167,11 @@ impl IbEnd {
         self.control.tell();
     }
 
-    /// Where the peer is known to be gone, that is what an unanswered request says, too.
-    fn with_own_error(&self, error: Error) -> Error {
-        let lost = lock(&self.lost).take();
-        match (lost, error) {
-            (
-                Some((_, Error::PeerDown { rank, cause })),
-                own @ Error::RequestFailed {
-                    status: CompletionStatus::RetryExceeded,
-                    ..
-                },
-            ) => Error::PeerDown {
-                rank,
-                cause: format!("{cause}; {own}"),
-            },
-            (_, error) => error,
-        }
-    }
-
     /// What has ended the connection, if something has.
     fn failure(&self) -> Option<Error> {
         let mut posts = lock(&self.posts);
         let looked = posts.look();
-        let (busy, stalled) = (posts.is_under_way(), posts.stalled());
+        let stalled = posts.stalled();
         drop(posts);
         if let Err(error) = looked {
             return Some(error);
@@ -184,31 +179,15 @@ impl IbEnd {
         if let Some(trouble) = (self.news).trouble(&self.affected, self.stall_timeout) {
             return Some(self.error_of(trouble));
         }
-        if let Some(error) = self.heard(busy) {
+        if let Some(error) = self.control.received() {
+            // What came before its last word counts.
+            while matches!(self.receive(), Ok(true)) {}
             return Some(error);
         }
         (stalled > self.stall_timeout).then_some(Error::Stalled {
             rank: self.names.rank,
             after: stalled,
         })
-    }
-
-    /// What the other end's word, or silence, ends.
-    fn heard(&self, busy: bool) -> Option<Error> {
-        let mut lost = lock(&self.lost);
-        if lost.is_none() {
-            let arrived = self.control.control()?.receive();
-            let silent = matches!(arrived, Arrived::End(_));
-            let error = self.control.meaning(arrived)?;
-            // What came before its last word counts.
-            while matches!(self.receive(), Ok(true)) {}
-            if !(silent && busy) {
-                return Some(error);
-            }
-            *lost = Some((Instant::now(), error));
-        }
-        let (_, error) = lost.take_if(|(at, _)| !busy || at.elapsed() > OWN_ERROR_WITHIN)?;
-        Some(error)
     }
 
     fn error_of(&self, trouble: Trouble) -> Error {
@@ -233,16 +212,16 @@ impl Watched for IbEnd {
             return;
         }
         if self.control.status.is_failed() {
-            // The bootstrap knew first.
-            self.end();
+            // Perhaps the bootstrap knew first.
+            self.look_for_own_error();
         } else if let Some(error) = self.failure() {
             self.fail(error);
         }
     }
 
     fn stream(&self) -> Option<BorrowedFd<'_>> {
-        // A stream that has ended would be readable for ever.
-        (lock(&self.lost).is_none()).then(|| self.control.stream())?
+        // One that has ended would be readable for ever.
+        (!self.control.status.is_failed()).then(|| self.control.stream())?
     }
 
     fn hca(&self) -> Option<&Arc<dyn GpuQueueProvider>> {

@@ -225,62 +225,63 @@ impl Device {
     /// [`VerbsError::UnknownPort`], [`VerbsError::Call`].
     pub fn gids(&self, port: u8) -> Result<Vec<Gid>, VerbsError> {
         let port = self.port(port)?;
-        (0..port.gid_table_len)
-            .filter_map(|index| self.gid(&port, index).transpose())
-            .collect()
-    }
-
-    fn gid(&self, port: &PortAttributes, index: u32) -> Result<Option<Gid>, VerbsError> {
-        let mut entry = sys::ibv_gid_entry::zeroed();
-        let context = self.context.as_ptr();
-        let number = u32::from(port.number);
-        // SAFETY: an open context and a structure to write to.
-        let code = unsafe {
-            self.verbs
-                .ibv_query_gid_ex(context, number, index, &mut entry, 0)
-        };
-        match Errno::returned(code) {
-            Errno(0) => {
-                let raw = entry.gid.bytes();
-                Ok((raw != [0; 16]).then(|| Gid {
-                    index,
-                    raw,
-                    kind: GidKind::from_number(entry.gid_type),
-                    netdev: interface_name(entry.ndev_ifindex),
-                }))
-            }
-            // An index without a GID.
-            Errno(libc::ENODATA | libc::ENOENT) => Ok(None),
-            Errno(libc::EOPNOTSUPP | libc::ENOSYS) => self.older_gid(port, index),
-            errno => Err(self.failed("read its table of GIDs", errno)),
+        // One call has those of all ports.
+        let mut room = 0;
+        for number in 1..=self.capabilities.ports {
+            room += self.port(number)?.gid_table_len as usize;
         }
+        let mut entries = vec![sys::ibv_gid_entry::zeroed(); room];
+        let (context, first) = (self.context.as_ptr(), entries.as_mut_ptr());
+        // SAFETY: an open context and room for as many as said.
+        let count = unsafe { self.verbs.ibv_query_gid_table(context, first, room, 0) };
+        let Ok(count) = usize::try_from(count) else {
+            return match Errno::returned(count as i32) {
+                Errno(libc::EOPNOTSUPP | libc::ENOSYS) => Ok(self.older_gids(&port)),
+                errno => Err(self.failed("read its table of GIDs", errno)),
+            };
+        };
+        let entries = entries[..count].iter();
+        Ok(entries
+            .filter(|entry| entry.port_num == u32::from(port.number))
+            .filter(|entry| entry.gid.bytes() != [0; 16])
+            .map(|entry| Gid {
+                index: entry.gid_index,
+                raw: entry.gid.bytes(),
+                kind: GidKind::from_number(entry.gid_type),
+                netdev: interface_name(entry.ndev_ifindex),
+            })
+            .collect())
     }
 
     /// For libraries that have no call for the kind of a GID: sysfs has it.
-    fn older_gid(&self, port: &PortAttributes, index: u32) -> Result<Option<Gid>, VerbsError> {
-        let mut gid = sys::ibv_gid::zeroed();
+    fn older_gids(&self, port: &PortAttributes) -> Vec<Gid> {
         let (context, number) = (self.context.as_ptr(), port.number);
-        // SAFETY: an open context and a structure to write to.
-        let code = unsafe {
-            self.verbs
-                .ibv_query_gid(context, number, index as i32, &mut gid)
-        };
-        if code != 0 || gid.bytes() == [0; 16] {
-            return Ok(None);
-        }
-        let attribute = |what: &str| {
+        let attribute = |what: &str, index: u32| {
             let name = &self.name;
             let path =
                 format!("/sys/class/infiniband/{name}/ports/{number}/gid_attrs/{what}/{index}");
             std::fs::read_to_string(path).ok()
         };
-        let kind = attribute("types").and_then(|text| GidKind::from_sysfs(&text, port.link_layer));
-        Ok(Some(Gid {
-            index,
-            raw: gid.bytes(),
-            kind: kind.unwrap_or(GidKind::Unknown(u32::MAX)),
-            netdev: attribute("ndevs").map(|name| name.trim().into()),
-        }))
+        let gid = |index: u32| {
+            let mut gid = sys::ibv_gid::zeroed();
+            // SAFETY: an open context and a structure to write to.
+            let code = unsafe {
+                self.verbs
+                    .ibv_query_gid(context, number, index as i32, &mut gid)
+            };
+            let raw = gid.bytes();
+            let kind = || {
+                let text = attribute("types", index)?;
+                GidKind::from_sysfs(&text, port.link_layer)
+            };
+            (code == 0 && raw != [0; 16]).then(|| Gid {
+                index,
+                raw,
+                kind: kind().unwrap_or(GidKind::Unknown(u32::MAX)),
+                netdev: attribute("ndevs", index).map(|name| name.trim().into()),
+            })
+        };
+        (0..port.gid_table_len).filter_map(gid).collect()
     }
 
     /// The next event, if there is one.

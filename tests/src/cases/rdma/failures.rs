@@ -185,7 +185,13 @@ pub(in crate::cases) fn play_kill(backend: &'static Backend) -> TestResult {
         println!("WAITING");
         vec![waiting.finish(context.deadline())?[0].status()?]
     };
-    let error = error_of(&link.connection)?;
+    let mut error = error_of(&link.connection)?;
+    // Kernels are told of the death at once; requests under way fail later.
+    let given_up = Deadline::after(GIVEN_UP);
+    while posts && !error.to_string().contains("RETRY_EXC_ERR") && !given_up.expired() {
+        thread::sleep(Duration::from_millis(1));
+        error = error_of(&link.connection)?;
+    }
     let text = error.to_string();
     println!("{:?}: {text}", error.status());
     let ended = |status: &Status| match status {

@@ -149,13 +149,18 @@ functions! {
         }
     }
     #[newer]
-    fn _ibv_query_gid_ex(context: *mut ibv_context, port: u32, index: u32, entry: *mut ibv_gid_entry, _flags: u32, size: usize) -> c_int {
-        code(fake_of(context).enter("_ibv_query_gid_ex").and_then(|state| {
-            assert_eq!((port, size), (1, size_of::<ibv_gid_entry>()));
-            let found = state.gids.get(&index).ok_or(libc::ENODATA)?;
-            *entry = *found;
-            Ok(())
-        }))
+    fn _ibv_query_gid_table(context: *mut ibv_context, entries: *mut ibv_gid_entry, max_entries: usize, _flags: u32, size: usize) -> isize {
+        assert_eq!(size, size_of::<ibv_gid_entry>());
+        match fake_of(context).enter("_ibv_query_gid_table") {
+            Ok(state) => {
+                assert!(state.gids.len() <= max_entries);
+                for (index, entry) in state.gids.values().enumerate() {
+                    entries.add(index).write(*entry);
+                }
+                state.gids.len() as isize
+            }
+            Err(errno) => -(errno as isize),
+        }
     }
     fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
         match fake_of(context).enter("ibv_alloc_pd") {
@@ -320,15 +325,17 @@ unsafe extern "C" fn query_port(
     attr: *mut ibv_port_attr,
     size: usize,
 ) -> c_int {
-    assert_eq!((port, size), (1, size_of::<ibv_port_attr>()));
+    assert_eq!(size, size_of::<ibv_port_attr>());
     // SAFETY: the caller keeps to the manual page.
-    unsafe {
-        code(
-            fake_of(context)
-                .enter("ibv_query_port")
-                .map(|state| *attr = state.port),
-        )
-    }
+    let result = unsafe { fake_of(context) }.enter("ibv_query_port");
+    code(result.and_then(|state| {
+        if !(1..=state.attributes.phys_port_cnt).contains(&port) {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: as above.
+        unsafe { *attr = state.port };
+        Ok(())
+    }))
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {

@@ -195,6 +195,7 @@ impl State {
             raw: address.to_be_bytes(),
         };
         entry.gid_index = index;
+        entry.port_num = 1;
         entry.gid_type = kind;
         self.gids.insert(index, entry);
     }

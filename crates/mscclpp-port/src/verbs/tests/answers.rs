@@ -179,6 +179,13 @@ fn a_port_and_its_gids_are_told() {
     let gids = device.gids(1).unwrap();
     assert_eq!(gids.iter().map(|gid| gid.index).collect::<Vec<_>>(), [0, 2]);
     assert!(gids[0].is_link_local());
+    fake.state().attributes.phys_port_cnt = 2;
+    let both = open(fake).unwrap();
+    fake.state().gids.get_mut(&2).unwrap().port_num = 2;
+    for (port, index) in [(1, 0), (2, 2)] {
+        let gids = both.gids(port).unwrap();
+        assert_eq!((gids.len(), gids[0].index), (1, index));
+    }
     assert_eq!(gids[1].ipv4().unwrap().to_string(), "10.77.0.1");
     assert_eq!(gids[1].to_string(), "2: ::ffff:10.77.0.1 (RoCE v2)");
     assert!(matches!(

@@ -83,7 +83,7 @@ fn whatever_call_fails_the_error_says_so_and_nothing_is_left() {
         "ibv_open_device",
         "ibv_query_device",
         "ibv_query_port",
-        "_ibv_query_gid_ex",
+        "_ibv_query_gid_table",
         "ibv_alloc_pd",
         "ibv_create_comp_channel",
         "ibv_create_cq",

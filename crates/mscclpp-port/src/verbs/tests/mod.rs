@@ -7,8 +7,8 @@ mod posting;
 
 use std::any::Any;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, LazyLock};
 
 use super::fake::Fake;
 use super::*;
@@ -79,7 +79,9 @@ pub(super) fn parts(fake: &Fake) -> Result<Parts, VerbsError> {
         CompletionQueue::new(&device, 32)?,
         CompletionQueue::with_channel(&device, 8, &CompletionChannel::new(&device)?)?,
     ];
-    let region = region(&domain, AccessFlags::LOCAL_WRITE, Arc::new(()))?;
+    // Kept, so that a leak checker finds it where a region does not let go of it.
+    static OWNER: LazyLock<Arc<()>> = LazyLock::new(|| Arc::new(()));
+    let region = region(&domain, AccessFlags::LOCAL_WRITE, OWNER.clone())?;
     let queue = QueuePair::new(&domain, &queues[0], &queues[1], SIZE)?;
     let queue = queue.initialize(1, AccessFlags::REMOTE_WRITE)?;
     let queue = queue.ready_to_receive(&path())?;
