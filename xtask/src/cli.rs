@@ -89,6 +89,9 @@ struct TestMpArgs {
     /// Run only tests of backends whose name contains this text, such as proxy-ethernet
     #[arg(long, value_name = "TEXT")]
     backend: Option<String>,
+    /// Run only tests that more than so many ranks can take part in
+    #[arg(long, value_name = "N", default_value = "0", hide_default_value = true)]
+    ranks_above: usize,
     /// Leave out the tests that measure
     #[arg(long)]
     exclude_perf_tests: bool,
@@ -275,6 +278,7 @@ impl TestMpArgs {
             ranks: self.n,
             filter: self.filter,
             backend: self.backend,
+            ranks_above: self.ranks_above,
             exclude_perf_tests: self.exclude_perf_tests,
             launcher: self.launcher,
             profile: self.profile,

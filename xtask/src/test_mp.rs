@@ -57,6 +57,8 @@ pub struct TestMp {
     pub filter: Option<String>,
     /// Only tests of backends whose name holds this.
     pub backend: Option<String>,
+    /// Only tests that more than so many ranks can take part in.
+    pub ranks_above: usize,
     /// Leave out the tests that measure.
     pub exclude_perf_tests: bool,
     /// What starts the ranks.
@@ -81,6 +83,9 @@ impl TestMp {
         }
         if let Some(backend) = &self.backend {
             args.push(format!("--backend={backend}").into());
+        }
+        if self.ranks_above > 0 {
+            args.push(format!("--ranks-above={}", self.ranks_above).into());
         }
         if self.exclude_perf_tests {
             args.push("--exclude-perf-tests".into());
@@ -274,6 +279,7 @@ mod tests {
             ranks: 2,
             filter: Some("-Perf,Kill".into()),
             backend: Some("proxy".into()),
+            ranks_above: 2,
             exclude_perf_tests: true,
             launcher: Launcher::Local,
             profile: Profile::Full,
@@ -289,6 +295,7 @@ mod tests {
                 "full",
                 "--filter=-Perf,Kill",
                 "--backend=proxy",
+                "--ranks-above=2",
                 "--exclude-perf-tests"
             ]
         );

@@ -43,7 +43,7 @@ impl Filter {
     }
 }
 
-/// Whether the options select the test: by name, backend, and by whether it measures.
+/// Whether the options select the test: by name, backend, ranks, and by whether it measures.
 pub fn selected(options: &Options, test: &Test) -> bool {
     let backend = options.backend.as_ref().is_none_or(|text| {
         let name = test.backend.map(|backend| backend.name);
@@ -54,7 +54,8 @@ pub fn selected(options: &Options, test: &Test) -> bool {
     } else {
         !options.only_perf_tests
     };
-    backend && kind && Filter::parse(&options.filter).admits(&test.name)
+    let ranks = test.max_ranks > options.ranks_above;
+    backend && kind && ranks && Filter::parse(&options.filter).admits(&test.name)
 }
 
 #[cfg(test)]

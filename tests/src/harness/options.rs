@@ -42,6 +42,10 @@ pub struct Options {
     #[arg(long, value_name = "TEXT")]
     pub backend: Option<String>,
 
+    /// Run only tests that more than so many ranks can take part in
+    #[arg(long, value_name = "N", default_value = "0", hide_default_value = true)]
+    pub ranks_above: usize,
+
     /// Leave out the tests that measure
     #[arg(long, conflicts_with = "only_perf_tests")]
     pub exclude_perf_tests: bool,

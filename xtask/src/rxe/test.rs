@@ -24,7 +24,7 @@ const PROGRAM: &str = "rxe";
 const LAUNCHER: (&str, &str) = ("xtask", "guest");
 /// Backends of the suite that need an RDMA device.
 const BACKEND: &str = "proxy-ib";
-/// How many ranks the suite has.
+/// How many ranks the suite has. Tests that need no more than in an earlier run are not run again.
 const RANKS: [usize; 2] = [2, 4];
 /// A skip that says one of these cannot be right in a guest.
 const NEEDLESS: [&str; 2] = ["no RDMA device", "not in the Soft-RoCE guest"];
@@ -187,6 +187,10 @@ impl Runner<'_> {
         );
         // What emulated cores measure is for the benchmark, beside a reference.
         words.push("--exclude-perf-tests".into());
+        let fewer = RANKS.into_iter().take_while(|fewer| *fewer < ranks).last();
+        if let Some(fewer) = fewer.filter(|_| self.options.ranks.is_none()) {
+            words.push(format!("--ranks-above={fewer}").into());
+        }
         let list = Command::new(suite).args(&words).arg("--list").output();
         let list = list.with_context(|| format!("cannot start {}", suite.display()))?;
         if list.stdout.is_empty() {

@@ -139,11 +139,12 @@ fn link_down_and_up(context: &Context, backend: &'static Backend) -> TestResult 
     if context.rank() == 0 {
         let bytes = vec![0x5a; MIB as usize];
         buffer.write(0, &bytes)?;
-        // The route of the pair goes with the link; its addresses stay.
+        // The other end, because without a route Soft-RoCE refuses to send, which no NIC does. The route
+        // of that end goes with it; its address stays.
         let down = Change::make(
-            "ip link set veth0 down",
-            "ip link set veth0 up
-             ip route replace 10.77.0.2/32 dev veth0 src 10.77.0.1 table 101",
+            "ip link set veth1 down",
+            "ip link set veth1 up
+             ip route replace 10.77.0.1/32 dev veth1 src 10.77.0.2 table 102",
         )?;
         context.stage("put while the link is down");
         let before = packets("veth1")?;

@@ -55,11 +55,13 @@ fn thousand(context: &Context, backend: &'static Backend) -> TestResult {
         let connections = (0..AT_A_TIME)
             .map(|tag| (fixture.communicator).connect(fixture.endpoint, peer, tag))
             .collect::<Result<Vec<_>, _>>()?;
-        for connection in connections {
-            let connection = connection.get_by(context.deadline())?;
+        let connections = (connections.iter())
+            .map(|connection| connection.get_by(context.deadline()))
+            .collect::<Result<Vec<_>, _>>()?;
+        for connection in &connections {
             connection.wait_connected(context.deadline())?;
         }
-        // The peer's are ready too: none is let go of while the other end still connects.
+        // None is let go of while the other end still connects.
         fixture.meet()
     };
     // The first ones make what is kept for others.

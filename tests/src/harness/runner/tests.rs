@@ -54,6 +54,21 @@ fn a_backend_is_selected_by_a_part_of_its_name() {
 }
 
 #[test]
+fn tests_of_few_ranks_can_be_left_out() {
+    let reports = on_two_ranks(&["--ranks-above=2"], |registry| {
+        registry
+            .add("Suite.OfTwo", |_| anyhow::bail!("it must not run"))
+            .ranks(2, 2);
+        registry.add("Suite.OfTwoAndMore", |_| Ok(()));
+        registry
+            .add("Suite.OfThree", |_| anyhow::bail!("it cannot run"))
+            .ranks(3, 3);
+    });
+    let expected = "1 passed, 0 failed, 1 skipped";
+    assert_eq!(last_lines(&reports), [expected; 2]);
+}
+
+#[test]
 fn a_panic_is_a_failure_that_tells_what_and_where() {
     remember_panics();
     let Outcome::Fail(text) = outcome(|| panic!("seven is {}", 7)) else {
