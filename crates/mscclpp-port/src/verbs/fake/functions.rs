@@ -290,6 +290,27 @@ functions! {
     }
 }
 
+/// For a library that lists no devices, for one of these reasons.
+pub(super) fn symbol_without_devices(errno: Option<i32>, name: &str) -> Option<NonNull<c_void>> {
+    unsafe extern "C" fn none(num_devices: *mut c_int) -> *mut *mut ibv_device {
+        // SAFETY: the caller keeps to the manual page.
+        unsafe { *num_devices = 0 };
+        Box::into_raw(Box::new([null_mut::<ibv_device>()])).cast()
+    }
+    unsafe extern "C" fn fails<const ERRNO: i32>(_: *mut c_int) -> *mut *mut ibv_device {
+        set_errno(ERRNO)
+    }
+    let list = match errno {
+        None => none as *mut c_void,
+        Some(libc::ENOSYS) => fails::<{ libc::ENOSYS }> as *mut c_void,
+        Some(_) => fails::<{ libc::EPERM }> as *mut c_void,
+    };
+    match name {
+        "ibv_get_device_list" => NonNull::new(list),
+        name => symbol(name),
+    }
+}
+
 unsafe fn register(
     function: &'static str,
     pd: *mut ibv_pd,

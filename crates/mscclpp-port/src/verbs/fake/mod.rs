@@ -175,6 +175,13 @@ impl Fake {
         })
     }
 
+    /// A library that lists no devices: it fails with an errno, or has an empty list.
+    pub(crate) fn verbs_without_devices(errno: Option<i32>) -> Verbs {
+        let symbols = |name: &str| functions::symbol_without_devices(errno, name);
+        // SAFETY: as above.
+        unsafe { Verbs::from_symbols("fake without devices", &symbols) }.unwrap()
+    }
+
     /// A call: refused if a test wants that.
     fn enter(&self, function: &'static str) -> Result<MutexGuard<'_, State>, i32> {
         let mut state = self.state();
