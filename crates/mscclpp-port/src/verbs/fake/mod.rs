@@ -176,10 +176,14 @@ impl Fake {
     }
 
     /// A library that lists no devices: it fails with an errno, or has an empty list.
-    pub(crate) fn verbs_without_devices(errno: Option<i32>) -> Verbs {
+    pub(crate) fn verbs_without_devices(errno: Option<i32>) -> &'static Verbs {
+        static ALL: Mutex<Vec<&'static Verbs>> = Mutex::new(Vec::new());
         let symbols = |name: &str| functions::symbol_without_devices(errno, name);
         // SAFETY: as above.
-        unsafe { Verbs::from_symbols("fake without devices", &symbols) }.unwrap()
+        let verbs = unsafe { Verbs::from_symbols("fake without devices", &symbols) }.unwrap();
+        let verbs = Box::leak(Box::new(verbs));
+        lock(&ALL).push(verbs);
+        verbs
     }
 
     /// A call: refused if a test wants that.
