@@ -3,6 +3,7 @@
 //! back that another stands on, notes what it is asked, and fails where a test says so.
 
 mod functions;
+mod operations;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_char;
