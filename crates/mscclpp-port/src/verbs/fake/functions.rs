@@ -84,7 +84,7 @@ functions! {
             Err(errno) => return set_errno(errno),
         };
         let mut extended = Box::new(verbs_context::zeroed());
-        extended.sz = size_of::<verbs_context>();
+        extended.sz = state.extension.unwrap_or_default();
         extended.query_port = Some(query_port);
         extended.context.device = device;
         extended.context.async_fd = state.events_fd();
@@ -92,9 +92,9 @@ functions! {
         extended.context.ops.req_notify_cq = Some(req_notify_cq);
         extended.context.ops.post_send = Some(post_send);
         extended.context.ops.post_recv = Some(post_recv);
-        extended.context.abi_compat = match state.old {
-            true => null_mut(),
-            false => std::ptr::without_provenance_mut(usize::MAX),
+        extended.context.abi_compat = match state.extension {
+            None => null_mut(),
+            Some(_) => std::ptr::without_provenance_mut(usize::MAX),
         };
         let context = &raw mut (*Box::into_raw(extended)).context;
         state.add("device", context, &[]);

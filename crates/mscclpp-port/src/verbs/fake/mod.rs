@@ -51,8 +51,8 @@ pub(crate) struct State {
     pub(crate) completions: VecDeque<sys::ibv_wc>,
     /// The completion queue whose channel has an event.
     pub(crate) asked: Option<usize>,
-    /// Whether contexts are those of a library of long ago.
-    pub(crate) old: bool,
+    /// Bytes of the contexts' extension, as this library says; none in one of long ago.
+    pub(crate) extension: Option<usize>,
     events_pipe: PipeReader,
 }
 
@@ -110,7 +110,7 @@ impl Fake {
             room: usize::MAX,
             completions: VecDeque::new(),
             asked: None,
-            old: false,
+            extension: Some(size_of::<sys::verbs_context>()),
             events_pipe: std::io::pipe().unwrap().0,
         };
         state.gid(0, sys::IBV_GID_TYPE_ROCE_V1, 0xfe80 << 112 | 1);
