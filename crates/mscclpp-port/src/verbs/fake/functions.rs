@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! The fake's functions, under their names. Pointers are those that it gave out itself.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 
@@ -8,6 +9,11 @@ use mscclpp_ib_sys::*;
 
 use super::operations::{poll_cq, post_recv, post_send, query_port, req_notify_cq};
 use super::{FAKES, Fake, lock};
+
+thread_local! {
+    /// Events that this thread has taken and not acknowledged. An event does not say its device.
+    pub(super) static UNACKNOWLEDGED: Cell<i32> = const { Cell::new(0) };
+}
 
 fn set_errno<T>(errno: i32) -> *mut T {
     // SAFETY: the address of this thread's errno.
@@ -114,6 +120,7 @@ functions! {
         match taken {
             Ok(taken) => {
                 *event = taken;
+                UNACKNOWLEDGED.with(|count| count.set(count.get() + 1));
                 0
             }
             Err(errno) => {
@@ -123,6 +130,7 @@ functions! {
         }
     }
     fn ibv_ack_async_event(event: *mut ibv_async_event) {
+        UNACKNOWLEDGED.with(|count| count.set(count.get() - 1));
         // So that reading it later is found.
         *event = ibv_async_event::zeroed();
     }

@@ -158,6 +158,12 @@ impl Fake {
             .collect()
     }
 
+    /// Events that this thread has taken and not acknowledged: giving an object back would wait for
+    /// those that concern it.
+    pub(crate) fn unacknowledged() -> i32 {
+        functions::UNACKNOWLEDGED.get()
+    }
+
     /// The library that has all of these devices.
     pub(crate) fn verbs() -> &'static Verbs {
         static VERBS: OnceLock<Verbs> = OnceLock::new();

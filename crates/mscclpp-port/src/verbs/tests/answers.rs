@@ -335,6 +335,7 @@ fn events_are_told_by_what_they_concern() {
         };
         fake.state().events.push_back(event);
         assert_eq!(parts.device.take_event().unwrap(), Some(expected));
+        assert_eq!(Fake::unacknowledged(), 0);
     }
     assert_eq!(parts.device.take_event().unwrap(), None);
 }
