@@ -338,4 +338,7 @@ fn events_are_told_by_what_they_concern() {
         assert_eq!(Fake::unacknowledged(), 0);
     }
     assert_eq!(parts.device.take_event().unwrap(), None);
+    // Taking one never blocks.
+    let flags = rustix::fs::fcntl_getfl(parts.device.event_fd()).unwrap();
+    assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
 }
