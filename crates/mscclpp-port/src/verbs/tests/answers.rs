@@ -202,6 +202,21 @@ fn a_port_and_its_gids_are_told() {
 }
 
 #[test]
+fn taking_events_never_blocks() {
+    use rustix::fs::{OFlags, fcntl_getfl};
+    let [fake, other] = [Fake::new(), Fake::new()];
+    let device = open(fake).unwrap();
+    let channel = {
+        let device = open(other).unwrap();
+        rustix::fs::fcntl_setfl(device.event_fd(), OFlags::empty()).unwrap();
+        CompletionChannel::new(&device).unwrap()
+    };
+    for flags in [fcntl_getfl(device.event_fd()), fcntl_getfl(&channel)] {
+        assert!(flags.unwrap().contains(OFlags::NONBLOCK));
+    }
+}
+
+#[test]
 fn capabilities_are_told() {
     let fake = Fake::new();
     {
@@ -338,7 +353,4 @@ fn events_are_told_by_what_they_concern() {
         assert_eq!(Fake::unacknowledged(), 0);
     }
     assert_eq!(parts.device.take_event().unwrap(), None);
-    // Taking one never blocks.
-    let flags = rustix::fs::fcntl_getfl(parts.device.event_fd()).unwrap();
-    assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
 }
