@@ -38,6 +38,8 @@ mod port;
 mod posts;
 mod queue;
 mod receiver;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod transport;
 
 pub(crate) use hca::IbHca;
