@@ -65,6 +65,7 @@ impl ControlEnd {
         Ok(())
     }
 
+    #[cfg(feature = "ib")]
     pub(crate) fn control(&self) -> Option<&Control> {
         self.control.get()
     }

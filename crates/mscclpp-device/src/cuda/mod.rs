@@ -65,5 +65,5 @@ pub use graph::Graph;
 pub use host::{HostPages, PinnedMemory};
 pub use memory::DeviceMemory;
 pub use module::{CudaKernel, Module, RunningKernel};
-pub use share::{Export, ImportedMemory, export};
+pub use share::{DmaBuf, Export, ImportedMemory, export, export_dma_buf};
 pub use stream::{Event, Stream};

@@ -71,6 +71,57 @@ pub unsafe fn export(gpu: &Gpu, address: u64, len: u64) -> Result<Export, CudaEr
     exported
 }
 
+/// Memory of a GPU as a DMA buffer of Linux, for other devices' drivers.
+#[derive(Debug)]
+pub struct DmaBuf {
+    /// The buffer.
+    pub fd: OwnedFd,
+    /// Where the memory starts in it, in bytes.
+    pub offset: u64,
+}
+
+/// `len` bytes at `address`, allocated by whomever, as a DMA buffer; `over_pcie` for a mapping that
+/// other devices reach over PCIe where there is another way, too.
+///
+/// # Errors
+///
+/// What the driver says: GPU, driver or memory may not allow it.
+///
+/// # Safety
+///
+/// The range is memory of `gpu` that stays allocated during the call.
+pub unsafe fn export_dma_buf(
+    gpu: &Gpu,
+    address: u64,
+    len: u64,
+    over_pcie: bool,
+) -> Result<DmaBuf, CudaError> {
+    let _entered = gpu.enter()?;
+    // Whole pages of the host. An allocation has whole pages, too.
+    let page = rustix::param::page_size() as u64;
+    let start = address - address % page;
+    let size = (address + len).next_multiple_of(page) - start;
+    /// `CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE` of CUDA 12.8; older drivers refuse it.
+    const OVER_PCIE: u64 = 1;
+    let flags = if over_pcie { OVER_PCIE } else { 0 };
+    let mut fd: i32 = -1;
+    // SAFETY: for this type the driver writes an int; it checks the range.
+    gpu.check("cuMemGetHandleForAddressRange", unsafe {
+        sys::cuMemGetHandleForAddressRange(
+            (&raw mut fd).cast(),
+            start,
+            size as usize,
+            sys::CUmemRangeHandleType_enum::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+            flags,
+        )
+    })?;
+    Ok(DmaBuf {
+        // SAFETY: a new descriptor that the driver gave away.
+        fd: unsafe { OwnedFd::from_raw_fd(fd) },
+        offset: address - start,
+    })
+}
+
 pub(super) fn export_handle(
     gpu: Gpu,
     handle: CUmemGenericAllocationHandle,

@@ -96,6 +96,19 @@ impl GpuMemory {
         self.len
     }
 
+    /// `len` bytes from `offset` as a DMA buffer, for an HCA.
+    #[cfg(feature = "ib")]
+    pub(crate) fn export_dma_buf(
+        &self,
+        offset: u64,
+        len: u64,
+        over_pcie: bool,
+    ) -> Result<cuda::DmaBuf> {
+        // SAFETY: the range lies in this memory, which is valid while this lives.
+        unsafe { cuda::export_dma_buf(&self.gpu, self.address + offset, len, over_pcie) }
+            .map_err(failed(self.device, "export memory as a DMA buffer"))
+    }
+
     /// What another process needs to reach `len` bytes from `offset`.
     pub(crate) fn export(&self, offset: u64, len: u64) -> Result<Export> {
         let exported = match &self.own {

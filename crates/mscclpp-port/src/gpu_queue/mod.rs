@@ -38,13 +38,15 @@ pub(crate) use memories::MemoryTable;
 #[cfg(any(feature = "ib", all(test, not(loom))))]
 pub(crate) use policy::PortRecord;
 pub(crate) use policy::{QueueRecord, check_local, check_made, hca_for, join};
+#[cfg(feature = "ib")]
+pub(crate) use provider::Mtu;
 #[cfg(all(test, not(loom)))]
 pub(crate) use provider::QueueFault;
 pub(crate) use provider::{
     GpuQueueProvider, HcaQueue, HcaRegistration, Path, QueuePlan, WriteOrdering,
 };
 #[cfg(any(feature = "ib", all(test, not(loom))))]
-pub(crate) use provider::{HcaAddress, HcaCapabilities, Mtu, QueueAddress, WireStream};
+pub(crate) use provider::{HcaAddress, HcaCapabilities, QueueAddress, WireStream};
 #[cfg(all(test, not(loom)))]
 pub(crate) use soft::SoftHca;
 pub(crate) use transport::GpuTransport;

@@ -564,19 +564,23 @@ impl RegisteredMemory {
     /// This memory as the source of puts on a queue between `ends`; zero if it cannot be.
     pub(crate) fn as_own(&self, ends: &Ends) -> QueueMemory {
         // Another context's keys belong to its own protection domain, and perhaps to another HCA.
-        let local = (self.view.as_ref()).filter(|view| {
-            matches!(view.backing, Backing::Local(_)) && view.backing.owner().context == ends.own
-        });
-        local.map_or(QueueMemory::NONE, |view| {
-            view.on_hca(ends.local, QueueMemory::LOCAL)
-        })
+        match &self.view {
+            Some(view) if view.backing.owner().context == ends.own => {
+                let key = match &view.backing {
+                    Backing::Local(registration) => registration.on(ends.local),
+                    Backing::Remote(_) => None,
+                };
+                view.by_key(key.map(|hca| hca.local_key()), QueueMemory::LOCAL)
+            }
+            _ => QueueMemory::NONE,
+        }
     }
 
     /// This memory as the destination of puts on a queue between `ends`; zero if it cannot be.
     pub(crate) fn as_peers(&self, ends: &Ends) -> QueueMemory {
         let theirs = (self.view.as_ref()).filter(|view| view.backing.owner().context == ends.peer);
         theirs.map_or(QueueMemory::NONE, |view| {
-            view.on_hca(ends.remote, QueueMemory::REMOTE)
+            view.by_key(view.backing.key_on(ends.remote), QueueMemory::REMOTE)
         })
     }
 
@@ -589,16 +593,14 @@ impl RegisteredMemory {
 }
 
 impl View {
-    /// The range with its key on the HCA of a transport; zero if it has none.
-    fn on_hca(&self, transport: TransportKind, access: u32) -> QueueMemory {
-        self.backing
-            .key_on(transport)
-            .map_or(QueueMemory::NONE, |key| QueueMemory {
-                address: self.backing.address() + self.offset,
-                size: self.size,
-                key: key.to_be(),
-                access,
-            })
+    /// The range with a key of its HCA; zero if it has none.
+    fn by_key(&self, key: Option<u32>, access: u32) -> QueueMemory {
+        key.map_or(QueueMemory::NONE, |key| QueueMemory {
+            address: self.backing.address() + self.offset,
+            size: self.size,
+            key: key.to_be(),
+            access,
+        })
     }
 }
 
