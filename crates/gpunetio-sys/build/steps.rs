@@ -111,6 +111,8 @@ pub(crate) fn build() -> Result<(), String> {
     let compiled = u32::from_be_bytes([0, major, minor, patch]);
     println!("cargo::rustc-env=GPUNETIO_COMPILED_VERSION={compiled}");
     println!("cargo::rustc-env=GPUNETIO_PINNED_COMMIT={}", pin.commit);
+    let license = license(&directory)?;
+    println!("cargo::rustc-env=GPUNETIO_LICENSE={}", license.display());
     println!(
         "cargo::rustc-env=GPUNETIO_UNPINNED={}",
         unpinned.replace('\n', " ")
@@ -169,6 +171,15 @@ fn version(directory: &Path) -> Result<[u8; 3], String> {
         number.ok_or_else(|| format!("{} defines no {name}", path.display()))
     };
     Ok([number("MAJOR")?, number("MINOR")?, number("PATCH")?])
+}
+
+/// The licence's text, which goes into every binary that has the library.
+fn license(directory: &Path) -> Result<PathBuf, String> {
+    let path = directory.join("LICENSE.txt");
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(format!("{} is not there", path.display()))
 }
 
 /// Where CUDA's headers are.

@@ -16,6 +16,8 @@ pub struct LibraryVersion {
     pub version: [u8; 3],
     /// The commit that `third_party.lock` pins.
     pub pinned: &'static str,
+    /// The text of its licence, which who distributes the program has to distribute too.
+    pub license: &'static str,
     /// Why what was compiled is not that commit, unchanged; `None` if it is.
     pub warning: Option<&'static str>,
 }
@@ -72,6 +74,7 @@ pub fn library_version() -> Result<LibraryVersion, Error> {
     Ok(LibraryVersion {
         version: [major, minor, patch],
         pinned: env!("GPUNETIO_PINNED_COMMIT"),
+        license: include_str!(env!("GPUNETIO_LICENSE")),
         warning: Some(env!("GPUNETIO_UNPINNED")).filter(|warning| !warning.is_empty()),
     })
 }

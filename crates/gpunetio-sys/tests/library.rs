@@ -29,6 +29,11 @@ fn it_tells_which_library_it_is() {
             );
         }
     }
+    assert!(
+        library
+            .license
+            .contains("SPDX-License-Identifier: BSD-3-Clause")
+    );
     // 4.0.1 is pinned: what is another version is not it, and has to say so.
     assert!((major, patch) == (4, 1) || library.warning.is_some());
 }
