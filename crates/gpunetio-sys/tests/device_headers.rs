@@ -65,8 +65,8 @@ fn program(include: &Path, libcudacxx: &Path, bytes: usize) -> Program {
 }
 
 #[test]
-fn its_device_functions_compile_for_gpus() {
-    let name = "its_device_functions_compile_for_gpus";
+fn its_device_functions_compile_with_nvrtc() {
+    let name = "its_device_functions_compile_with_nvrtc";
     let list = std::env::var_os("GPUNETIO_HEADERS").unwrap_or_default();
     let includes: Vec<PathBuf> = std::env::split_paths(&list)
         .filter(|path| path != "")

@@ -31,8 +31,8 @@ fn compile(compiler: &str, include: &Path, file: &Path) -> Option<String> {
 }
 
 #[test]
-fn the_declarations_hold_for_them() {
-    let name = "the_declarations_hold_for_them";
+fn the_declarations_compile_with_each_compiler() {
+    let name = "the_declarations_compile_with_each_compiler";
     let list = std::env::var_os(VARIABLE).unwrap_or_default();
     let includes: Vec<_> = std::env::split_paths(&list)
         .filter(|path| path != "")
