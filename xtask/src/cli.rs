@@ -18,7 +18,7 @@ use crate::supervise::Interrupt;
 use crate::tally::Tally;
 use crate::test_cpu::{TestCpu, test_cpu};
 use crate::test_mp::{Launcher, Profile, TestMp, test_mp};
-use crate::{check, plot};
+use crate::{check, fetch, plot};
 
 /// The project's tasks.
 #[derive(Debug, Parser)]
@@ -37,6 +37,12 @@ enum Task {
     Plot(PlotArgs),
     GpuPack(GpuPackArgs),
     GpuRun(GpuRunArgs),
+    /// Fetch NVIDIA's GPUNetIO, for the feature `gpunetio`
+    ///
+    /// The commit that third_party.lock names, into the user's cache directory. Does nothing if it is
+    /// there, unchanged. With GPUNETIO_SOURCE_DIR set, checks that checkout instead; if it is another
+    /// commit or changed, GPUNETIO_ALLOW_UNPINNED=1 makes of the error a warning.
+    Fetch,
     /// Check format, lints, documentation, licence headers, file sizes and third_party.lock
     Check,
     Launch(LaunchArgs),
@@ -207,6 +213,7 @@ impl Cli {
             Task::Plot(args) => plot::plot(&args.report, &args.output),
             Task::GpuPack(args) => args.run(interrupt),
             Task::GpuRun(args) => args.run(interrupt),
+            Task::Fetch => fetch::fetch(interrupt),
             Task::Check => check::check(interrupt),
             Task::Launch(args) => args.run(interrupt),
             Task::RankOutput { notes, command } => {
@@ -320,6 +327,7 @@ mod tests {
             "plot out.json -o plots",
             "gpu-pack -o packed",
             "gpu-run --out results --only suite --filter -Perf --stress 60 --timeout 300",
+            "fetch",
             "check",
             "launch -n 2 --timeout 5 --grace 1 -- /bin/true --flag",
         ] {
