@@ -19,7 +19,7 @@ use crate::supervise::Interrupt;
 use crate::tally::Tally;
 use crate::test_cpu::{TestCpu, test_cpu};
 use crate::test_mp::{Launcher, Profile, TestMp, test_mp};
-use crate::{check, plot};
+use crate::{check, fetch, plot};
 
 /// The project's tasks.
 #[derive(Debug, Parser)]
@@ -40,6 +40,12 @@ enum Task {
     GpuPack(GpuPackArgs),
     GpuRun(GpuRunArgs),
     RxeRun(RxeRunArgs),
+    /// Fetch NVIDIA's GPUNetIO, for the feature `gpunetio`
+    ///
+    /// The commit that third_party.lock names, into the user's cache directory. Does nothing if it is
+    /// there, unchanged. With GPUNETIO_SOURCE_DIR set, checks that checkout instead; if it is another
+    /// commit or changed, GPUNETIO_ALLOW_UNPINNED=1 makes of the error a warning.
+    Fetch,
     /// Check format, lints, documentation, licence headers, file sizes and third_party.lock
     Check,
     Launch(LaunchArgs),
@@ -224,6 +230,7 @@ impl Cli {
                 Ok(code) => return code,
                 Err(error) => Err(error),
             },
+            Task::Fetch => fetch::fetch(interrupt),
             Task::Check => check::check(interrupt),
             Task::Launch(args) => args.run(interrupt),
             Task::RankOutput { notes, command } => {
@@ -343,6 +350,7 @@ mod tests {
             "gpu-pack -o packed",
             "gpu-run --out results --only suite --filter -Perf --stress 60 --timeout 300",
             "rxe-run --network two --timeout 60 -- ibv_devinfo -v",
+            "fetch",
             "check",
             "launch -n 2 --timeout 5 --grace 1 -- /bin/true --flag",
         ] {

@@ -56,7 +56,7 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
         heading("tests of all crates, under AddressSanitizer and LeakSanitizer");
         sanitize::address(&workspace, &mut command)?;
         // Crates without unsafe code or kernels have nothing to find there.
-        for package in ["xtask", "mscclpp-bootstrap", "mlx5-queue"] {
+        for package in ["xtask", "mscclpp-bootstrap", "mlx5-queue", "gpunetio-sys"] {
             command.args(["--exclude", package]);
         }
         command.args(["--lib", "--bins", "--tests"]);

@@ -302,6 +302,11 @@ impl Device {
         self.engine.inner()
     }
 
+    /// Whether the fault plan lets a registration through that is none of a protection domain.
+    pub(crate) fn admit_registration(&self) -> Result<(), Error> {
+        self.inner().admit(ControlOperation::Register)
+    }
+
     pub(crate) fn ring(&self, page: u32, value: [u8; 8]) {
         self.inner().ring(page, value);
     }

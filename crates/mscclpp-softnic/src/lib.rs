@@ -130,6 +130,11 @@
 //! may be used again once a *completion* covers it; announcing more is an
 //! error, even if the request in it happens to be finished.
 //!
+//! # Commands
+//!
+//! A driver that makes its queues by mlx5 commands, instead of by the calls of this crate, finds
+//! them in [`devx`].
+//!
 //! # Events
 //!
 //! A queue pair that goes into error, and a link that goes down, are
@@ -184,6 +189,7 @@ mod capability;
 mod config;
 mod counters;
 mod device;
+pub mod devx;
 mod engine;
 mod error;
 mod event;
