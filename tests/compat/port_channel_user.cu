@@ -35,9 +35,10 @@ struct UserArgs {
 constexpr unsigned int packetSlots = 64;
 constexpr unsigned int packetValues = 64;
 
-__device__ mscclpp::DeviceSyncer deviceSyncer;
-__device__ mscclpp::DeviceSemaphore deviceSemaphore;
-__device__ volatile unsigned int visitors;
+// By rank: two ranks may be threads of one process that share a GPU, and so the module.
+__device__ mscclpp::DeviceSyncer deviceSyncers[2];
+__device__ mscclpp::DeviceSemaphore deviceSemaphores[2];
+__device__ volatile unsigned int visitors[2];
 
 __device__ unsigned long long valueOf(unsigned int rank, unsigned int step) {
   return (rank + 1ull) * 1000ull + step;
@@ -241,18 +242,20 @@ __device__ void onePacket(const UserArgs& args) {
 
 // Blocks that wait for each other, and take turns.
 __device__ void blocks(const UserArgs& args) {
+  mscclpp::DeviceSyncer& syncer = deviceSyncers[args.rank];
+  mscclpp::DeviceSemaphore& semaphore = deviceSemaphores[args.rank];
   if (blockIdx.x == 0 && threadIdx.x == 0) {
-    visitors = 0;
-    deviceSemaphore.set(1);
+    visitors[args.rank] = 0;
+    semaphore.set(1);
   }
-  deviceSyncer.sync(gridDim.x);
+  syncer.sync(gridDim.x);
   if (threadIdx.x == 0) {
-    deviceSemaphore.acquire();
-    visitors = visitors + 1;
-    deviceSemaphore.release();
+    semaphore.acquire();
+    visitors[args.rank] = visitors[args.rank] + 1;
+    semaphore.release();
   }
-  deviceSyncer.sync(gridDim.x, -1);
-  check(args, 40, visitors == gridDim.x);
+  syncer.sync(gridDim.x, -1);
+  check(args, 40, visitors[args.rank] == gridDim.x);
 }
 
 extern "C" __global__ void port_channel_user(UserArgs args) {

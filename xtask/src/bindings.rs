@@ -20,7 +20,7 @@ use crate::workspace::{Workspace, describe, run_merged};
 const PACKAGES: &str = "libibverbs-dev librdmacm-dev libclang-dev pkg-config";
 
 /// Where the package is that asks bindgen and rdma-sys. It is in a workspace of its own.
-const ORACLE: &str = "crates/mscclpp-ib-sys/oracle";
+pub(crate) const ORACLE: &str = "crates/mscclpp-ib-sys/oracle";
 
 /// Runs the check; the last line printed is the returned tally.
 ///

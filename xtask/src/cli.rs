@@ -65,8 +65,8 @@ struct TestCpuArgs {
     /// Run only tests whose name contains this text; none is an error
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     filter: Option<String>,
-    /// Build with AddressSanitizer and LeakSanitizer; leaves out documentation tests, loom models
-    /// and the crates that have no unsafe code
+    /// Build with AddressSanitizer and LeakSanitizer; leaves out documentation tests, loom models,
+    /// mutants, what only compiles kernels, and the crates that have no unsafe code
     #[arg(long)]
     sanitize: bool,
     /// Stop after this many seconds, builds included

@@ -66,6 +66,17 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
     command
         .args(workspace.test_features())
         .args(["--", "--show-output", "--color", "never"]);
+    if options.sanitize {
+        // Spoilt headers, and what compilers say of headers: nothing for a sanitizer to find.
+        command.args([
+            "--skip",
+            "mutants::",
+            "--skip",
+            "compile_with_",
+            "--skip",
+            "compiles_with_",
+        ]);
+    }
     // After the second `--` a filter may begin with a dash.
     command.args(filter.map(|filter| ["--", filter]).into_iter().flatten());
     progress.run(command, "cargo test")?;

@@ -84,7 +84,8 @@
 //!   what was not flushed may be lost.
 //!
 //! - Over CUDA IPC a flush says that the bytes are in the peer's memory. The peer's end checks
-//!   nothing: memory that it shares may be written by whoever got its record.
+//!   nothing: memory that it shares may be written by whoever got its record, also after the owner has
+//!   ended the registration; it is not used for anything else while somebody has it.
 //!
 //! # GPUs
 //!
@@ -104,6 +105,11 @@
 //! current context back. A first use of a GPU (its context, streams, pinned memory) takes up to some
 //! hundred milliseconds, which making endpoints and channels takes, not the proxy; except for an
 //! endpoint of the CPU that meets a GPU's memory.
+//!
+//! The driver spreads a process's streams over few hardware queues, 8 unless
+//! `CUDA_DEVICE_MAX_CONNECTIONS` says more (up to 32, before CUDA is first used). A copy whose stream
+//! shares one with a kernel that spins may wait for that kernel, for ever: set it to 32 where kernels
+//! of several streams wait.
 //!
 //! Memory that somebody else has allocated becomes a buffer by [`Buffer::of_gpu_memory`].
 //!

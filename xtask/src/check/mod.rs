@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
+use crate::bindings;
 use crate::launch::write_line;
 use crate::supervise::{Ending, Interrupt};
 use crate::workspace::{Workspace, describe, run};
@@ -41,6 +42,10 @@ pub fn check(interrupt: &Interrupt) -> Result<()> {
     let mut fmt = workspace.cargo();
     // The names of the files alone; `cargo fmt` shows what it does to them.
     fmt.args(["fmt", "--all", "--check", "--", "-l"]);
+    // It is in a workspace of its own.
+    let mut fmt_oracle = workspace.cargo();
+    let manifest = format!("{}/Cargo.toml", bindings::ORACLE);
+    fmt_oracle.args(["fmt", "--manifest-path", &manifest, "--check", "--", "-l"]);
     let mut clippy = workspace.cargo();
     clippy.args(["clippy", "--workspace", "--all-targets"]);
     clippy.args(workspace.test_features());
@@ -49,7 +54,12 @@ pub fn check(interrupt: &Interrupt) -> Result<()> {
     docs.args(["doc", "--workspace", "--no-deps"]);
     docs.args(workspace.test_features());
     docs.env("RUSTDOCFLAGS", "-D warnings");
-    for (name, command) in [("fmt", fmt), ("clippy", clippy), ("docs", docs)] {
+    for (name, command) in [
+        ("fmt", fmt),
+        ("fmt of the oracle", fmt_oracle),
+        ("clippy", clippy),
+        ("docs", docs),
+    ] {
         let started = Instant::now();
         note(name, started, cargo(command, interrupt));
         if let Some(signal) = interrupt.signal() {

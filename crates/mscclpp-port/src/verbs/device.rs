@@ -11,8 +11,10 @@ use mscclpp_ib_sys as sys;
 use mscclpp_ib_sys::Verbs;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
+use super::capabilities::DeviceCapabilities;
 use super::error::{Errno, VerbsError};
 use super::event::AsyncEvent;
+use super::list::List;
 use super::port::{Gid, GidKind, PortAttributes};
 
 /// An opened RDMA device (an HCA). Two openings of one device are two of these.
@@ -23,86 +25,10 @@ pub struct Device {
     capabilities: DeviceCapabilities,
 }
 
-/// What a device can do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceCapabilities {
-    /// 64-bit atomics.
-    pub atomics: bool,
-    /// Ports, counted from 1.
-    pub ports: u8,
-    /// Queue pairs.
-    pub max_queue_pairs: u32,
-    /// Requests in a send or receive queue.
-    pub max_queue_requests: u32,
-    /// Entries of a completion queue.
-    pub max_completions: u32,
-    /// Pieces of local memory in a request.
-    pub max_segments: u32,
-    /// Reads and atomics that a queue pair may have under way.
-    pub max_outstanding_reads: u32,
-    /// Reads and atomics of the peer that a queue pair answers at once.
-    pub max_answered_reads: u32,
-    /// Bytes of a memory region.
-    pub max_region: u64,
-    /// Version of the firmware.
-    pub firmware: String,
-    /// The vendor's number.
-    pub vendor: u32,
-}
-
 // SAFETY: libibverbs locks what it changes in a context; the rest is only read.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
-
-/// The list of devices, until it is dropped. Devices that are open stay.
-struct List {
-    verbs: &'static Verbs,
-    first: NonNull<*mut sys::ibv_device>,
-    len: usize,
-}
-
-impl List {
-    /// `None` where the kernel has no InfiniBand.
-    fn new(verbs: &'static Verbs) -> Result<Option<Self>, VerbsError> {
-        let mut len = 0;
-        // SAFETY: a valid integer to write to.
-        let first = unsafe { verbs.ibv_get_device_list(&mut len) };
-        match NonNull::new(first) {
-            Some(first) => Ok(Some(Self {
-                verbs,
-                first,
-                len: usize::try_from(len).unwrap_or(0),
-            })),
-            None => match Errno::last() {
-                // The kernel has no InfiniBand at all.
-                Errno(libc::ENOSYS | libc::ENODEV) => Ok(None),
-                errno => Err(VerbsError::NoDevice {
-                    reason: format!("libibverbs cannot list them: {errno}"),
-                }),
-            },
-        }
-    }
-
-    fn named(&self) -> Vec<(String, *mut sys::ibv_device)> {
-        (0..self.len)
-            // SAFETY: the library has made this many entries.
-            .map(|index| unsafe { *self.first.as_ptr().add(index) })
-            // SAFETY: a device of the list; its name is a text inside of it.
-            .map(|device| unsafe {
-                let name = CStr::from_ptr(self.verbs.ibv_get_device_name(device));
-                (name.to_string_lossy().into_owned(), device)
-            })
-            .collect()
-    }
-}
-
-impl Drop for List {
-    fn drop(&mut self) {
-        // SAFETY: from `ibv_get_device_list`, freed once.
-        unsafe { self.verbs.ibv_free_device_list(self.first.as_ptr()) };
-    }
-}
 
 impl Device {
     /// Names of the devices, in the library's order. None is no error.
@@ -386,44 +312,5 @@ fn interface_name(index: u32) -> Option<String> {
     unsafe {
         let found = libc::if_indextoname(index, name.as_mut_ptr());
         (!found.is_null()).then(|| CStr::from_ptr(found).to_string_lossy().into_owned())
-    }
-}
-
-impl DeviceCapabilities {
-    const NONE: Self = Self {
-        atomics: false,
-        ports: 0,
-        max_queue_pairs: 0,
-        max_queue_requests: 0,
-        max_completions: 0,
-        max_segments: 0,
-        max_outstanding_reads: 0,
-        max_answered_reads: 0,
-        max_region: 0,
-        firmware: String::new(),
-        vendor: 0,
-    };
-
-    fn new(attributes: &sys::ibv_device_attr) -> Self {
-        // A limit that is negative is none that can be used.
-        let limit = |value: i32| u32::try_from(value).unwrap_or(0);
-        let firmware: Vec<u8> = attributes.fw_ver.iter().map(|&byte| byte as u8).collect();
-        let firmware = firmware.split(|&byte| byte == 0).next().unwrap_or_default();
-        Self {
-            atomics: matches!(
-                attributes.atomic_cap,
-                sys::IBV_ATOMIC_HCA | sys::IBV_ATOMIC_GLOB
-            ),
-            ports: attributes.phys_port_cnt,
-            max_queue_pairs: limit(attributes.max_qp),
-            max_queue_requests: limit(attributes.max_qp_wr),
-            max_completions: limit(attributes.max_cqe),
-            max_segments: limit(attributes.max_sge),
-            max_outstanding_reads: limit(attributes.max_qp_init_rd_atom),
-            max_answered_reads: limit(attributes.max_qp_rd_atom),
-            max_region: attributes.max_mr_size,
-            firmware: String::from_utf8_lossy(firmware).into_owned(),
-            vendor: attributes.vendor_id,
-        }
     }
 }

@@ -91,6 +91,7 @@
 //! }
 //! ```
 
+mod capabilities;
 mod channel;
 mod completion;
 mod device;
@@ -99,6 +100,7 @@ mod error;
 mod event;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod fake;
+mod list;
 mod memory;
 mod port;
 mod queue;
@@ -107,9 +109,10 @@ mod status;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use capabilities::DeviceCapabilities;
 pub use channel::CompletionChannel;
 pub use completion::{CompletionOpcode, CompletionQueue, WorkCompletion};
-pub use device::{Device, DeviceCapabilities};
+pub use device::Device;
 pub use domain::ProtectionDomain;
 pub use error::{AttributeMask, Errno, VerbsError};
 pub use event::{AsyncEvent, PortChange, QueueChange};

@@ -3,10 +3,14 @@
 
 use std::time::Duration;
 
-use mscclpp_port::verbs::{CompletionOpcode, Operation, ReceiveRequest, Source, WorkCompletion};
+use mscclpp_port::verbs::{
+    CompletionChannel, CompletionOpcode, CompletionQueue, Operation, ProtectionDomain, QueuePair,
+    ReceiveRequest, Source, WorkCompletion,
+};
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::in_guest;
-use super::pair::{Pair, request, wait};
+use super::pair::{Pair, SENDING, SIZE, Words, all_access, initialized, open, path, request, wait};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -166,4 +170,46 @@ fn a_long_chain_is_posted_in_order_and_one_entry_tells_of_all() {
     assert_eq!(to.get(0), 12);
     let mut more = [WorkCompletion::default(); 4];
     assert_eq!(pair.ends[0].sent.poll(&mut more).unwrap(), 0);
+}
+
+#[test]
+fn a_channel_becomes_readable_when_a_completion_comes() {
+    in_guest!(a_channel_becomes_readable_when_a_completion_comes);
+    let device = open();
+    let domain = ProtectionDomain::new(&device).unwrap();
+    let channel = CompletionChannel::new(&device).unwrap();
+    let queue = CompletionQueue::with_channel(&device, 32, &channel).unwrap();
+    let end = QueuePair::new(&domain, &queue, &queue, SIZE).unwrap();
+    let end = end.initialize(1, all_access()).unwrap();
+    let (peer, _queues) = initialized(&domain);
+    let to_end = path(&device, end.number());
+    let end = end.ready_to_receive(&path(&device, peer.number())).unwrap();
+    let end = end.ready_to_send(&SENDING).unwrap();
+    let _peer = peer.ready_to_receive(&to_end).unwrap();
+
+    let words = Words::new(&domain, 1, all_access());
+    let readable = |milliseconds| {
+        let mut fds = [PollFd::new(&channel, PollFlags::IN)];
+        let limit = Duration::from_millis(milliseconds).try_into().unwrap();
+        poll(&mut fds, Some(&limit)).unwrap() == 1
+    };
+    let write = Operation::Write {
+        source: Source::Inline(&[1; 8]),
+        remote: words.remote(0),
+        immediate: None,
+    };
+    for _ in 0..3 {
+        assert!(!readable(0));
+        queue.request_event().unwrap();
+        assert!(!readable(20));
+        end.post(&[request(4, write)]).unwrap();
+        assert!(readable(20_000));
+        channel.clear();
+        assert!(!readable(0));
+        assert_eq!(wait(&queue, LIMIT).id, 4);
+        // It tells once, and this is not asked for.
+        end.post(&[request(5, write)]).unwrap();
+        assert_eq!(wait(&queue, LIMIT).id, 5);
+        assert!(!readable(20));
+    }
 }

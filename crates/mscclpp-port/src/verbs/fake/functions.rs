@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: MIT
 //! The fake's functions, under their names. Pointers are those that it gave out itself.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 
 use mscclpp_ib_sys::*;
 
-use super::{FAKES, Fake, Posted, lock};
+use super::operations::{poll_cq, post_recv, post_send, query_port, req_notify_cq};
+use super::{FAKES, Fake, lock};
+
+thread_local! {
+    /// Events that this thread has taken and not acknowledged. An event does not say its device.
+    pub(super) static UNACKNOWLEDGED: Cell<i32> = const { Cell::new(0) };
+}
 
 fn set_errno<T>(errno: i32) -> *mut T {
     // SAFETY: the address of this thread's errno.
@@ -14,14 +21,14 @@ fn set_errno<T>(errno: i32) -> *mut T {
     null_mut()
 }
 
-fn code(result: Result<(), i32>) -> c_int {
+pub(super) fn code(result: Result<(), i32>) -> c_int {
     result.err().unwrap_or(0)
 }
 
 /// # Safety
 ///
 /// A context that this library gave out.
-unsafe fn fake_of(context: *mut ibv_context) -> &'static Fake {
+pub(super) unsafe fn fake_of(context: *mut ibv_context) -> &'static Fake {
     // SAFETY: its device is the first field of a fake, which lives for ever.
     unsafe { &*(*context).device.cast::<Fake>() }
 }
@@ -83,7 +90,7 @@ functions! {
             Err(errno) => return set_errno(errno),
         };
         let mut extended = Box::new(verbs_context::zeroed());
-        extended.sz = size_of::<verbs_context>();
+        extended.sz = state.extension.unwrap_or_default();
         extended.query_port = Some(query_port);
         extended.context.device = device;
         extended.context.async_fd = state.events_fd();
@@ -91,9 +98,9 @@ functions! {
         extended.context.ops.req_notify_cq = Some(req_notify_cq);
         extended.context.ops.post_send = Some(post_send);
         extended.context.ops.post_recv = Some(post_recv);
-        extended.context.abi_compat = match state.old {
-            true => null_mut(),
-            false => std::ptr::without_provenance_mut(usize::MAX),
+        extended.context.abi_compat = match state.extension {
+            None => null_mut(),
+            Some(_) => std::ptr::without_provenance_mut(usize::MAX),
         };
         let context = &raw mut (*Box::into_raw(extended)).context;
         state.add("device", context, &[]);
@@ -113,6 +120,7 @@ functions! {
         match taken {
             Ok(taken) => {
                 *event = taken;
+                UNACKNOWLEDGED.with(|count| count.set(count.get() + 1));
                 0
             }
             Err(errno) => {
@@ -122,6 +130,7 @@ functions! {
         }
     }
     fn ibv_ack_async_event(event: *mut ibv_async_event) {
+        UNACKNOWLEDGED.with(|count| count.set(count.get() - 1));
         // So that reading it later is found.
         *event = ibv_async_event::zeroed();
     }
@@ -290,6 +299,27 @@ functions! {
     }
 }
 
+/// For a library that lists no devices, for one of these reasons.
+pub(super) fn symbol_without_devices(errno: Option<i32>, name: &str) -> Option<NonNull<c_void>> {
+    unsafe extern "C" fn none(num_devices: *mut c_int) -> *mut *mut ibv_device {
+        // SAFETY: the caller keeps to the manual page.
+        unsafe { *num_devices = 0 };
+        Box::into_raw(Box::new([null_mut::<ibv_device>()])).cast()
+    }
+    unsafe extern "C" fn fails<const ERRNO: i32>(_: *mut c_int) -> *mut *mut ibv_device {
+        set_errno(ERRNO)
+    }
+    let list = match errno {
+        None => none as *mut c_void,
+        Some(libc::ENOSYS) => fails::<{ libc::ENOSYS }> as *mut c_void,
+        Some(_) => fails::<{ libc::EPERM }> as *mut c_void,
+    };
+    match name {
+        "ibv_get_device_list" => NonNull::new(list),
+        name => symbol(name),
+    }
+}
+
 unsafe fn register(
     function: &'static str,
     pd: *mut ibv_pd,
@@ -317,112 +347,4 @@ unsafe fn register(
     state.next_number += 1;
     state.add("memory region", mr, &[pd.addr()]);
     mr
-}
-
-unsafe extern "C" fn query_port(
-    context: *mut ibv_context,
-    port: u8,
-    attr: *mut ibv_port_attr,
-    size: usize,
-) -> c_int {
-    assert_eq!(size, size_of::<ibv_port_attr>());
-    // SAFETY: the caller keeps to the manual page.
-    let result = unsafe { fake_of(context) }.enter("ibv_query_port");
-    code(result.and_then(|state| {
-        if !(1..=state.attributes.phys_port_cnt).contains(&port) {
-            return Err(libc::EINVAL);
-        }
-        // SAFETY: as above.
-        unsafe { *attr = state.port };
-        Ok(())
-    }))
-}
-
-unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller keeps to the manual page.
-    unsafe {
-        match fake_of((*cq).context).enter("ibv_poll_cq") {
-            Ok(mut state) => {
-                let count = state.completions.len().min(entries as usize);
-                for (index, completion) in state.completions.drain(..count).enumerate() {
-                    wc.add(index).write(completion);
-                }
-                count as c_int
-            }
-            Err(errno) => -errno,
-        }
-    }
-}
-
-/// What is asked for has happened at once.
-unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    assert_eq!(solicited_only, 0);
-    // SAFETY: the caller keeps to the manual page.
-    unsafe {
-        code(
-            fake_of((*cq).context)
-                .enter("ibv_req_notify_cq")
-                .map(|mut state| state.asked = Some(cq.expose_provenance())),
-        )
-    }
-}
-
-unsafe extern "C" fn post_send(
-    qp: *mut ibv_qp,
-    mut wr: *mut ibv_send_wr,
-    bad: *mut *mut ibv_send_wr,
-) -> c_int {
-    // SAFETY: the caller keeps to the manual page.
-    unsafe {
-        let mut state = match fake_of((*qp).context).enter("ibv_post_send") {
-            Ok(state) => state,
-            Err(errno) => {
-                *bad = wr;
-                return errno;
-            }
-        };
-        while let Some(request) = wr.as_ref() {
-            if state.posted.len() >= state.room {
-                *bad = wr;
-                return libc::ENOMEM;
-            }
-            let pieces = match request.num_sge {
-                0 => Vec::new(),
-                count => std::slice::from_raw_parts(request.sg_list, count as usize).to_vec(),
-            };
-            let mut inline = Vec::new();
-            if request.send_flags & IBV_SEND_INLINE != 0 {
-                for piece in &pieces {
-                    let bytes = std::ptr::with_exposed_provenance::<u8>(piece.addr as usize);
-                    inline.extend_from_slice(std::slice::from_raw_parts(
-                        bytes,
-                        piece.length as usize,
-                    ));
-                }
-            }
-            state.posted.push(Posted {
-                request: *request,
-                pieces,
-                inline,
-            });
-            wr = request.next;
-        }
-    }
-    0
-}
-
-unsafe extern "C" fn post_recv(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
-) -> c_int {
-    // SAFETY: the caller keeps to the manual page.
-    unsafe {
-        code(
-            fake_of((*qp).context)
-                .enter("ibv_post_recv")
-                .map(drop)
-                .inspect_err(|_| *bad = wr),
-        )
-    }
 }

@@ -3,6 +3,7 @@
 //! back that another stands on, notes what it is asked, and fails where a test says so.
 
 mod functions;
+mod operations;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_char;
@@ -50,8 +51,8 @@ pub(crate) struct State {
     pub(crate) completions: VecDeque<sys::ibv_wc>,
     /// The completion queue whose channel has an event.
     pub(crate) asked: Option<usize>,
-    /// Whether contexts are those of a library of long ago.
-    pub(crate) old: bool,
+    /// Bytes of the contexts' extension, as this library says; none in one of long ago.
+    pub(crate) extension: Option<usize>,
     events_pipe: PipeReader,
 }
 
@@ -109,7 +110,7 @@ impl Fake {
             room: usize::MAX,
             completions: VecDeque::new(),
             asked: None,
-            old: false,
+            extension: Some(size_of::<sys::verbs_context>()),
             events_pipe: std::io::pipe().unwrap().0,
         };
         state.gid(0, sys::IBV_GID_TYPE_ROCE_V1, 0xfe80 << 112 | 1);
@@ -157,6 +158,12 @@ impl Fake {
             .collect()
     }
 
+    /// Events that this thread has taken and not acknowledged: giving an object back would wait for
+    /// those that concern it.
+    pub(crate) fn unacknowledged() -> i32 {
+        functions::UNACKNOWLEDGED.get()
+    }
+
     /// The library that has all of these devices.
     pub(crate) fn verbs() -> &'static Verbs {
         static VERBS: OnceLock<Verbs> = OnceLock::new();
@@ -173,6 +180,17 @@ impl Fake {
             // SAFETY: as above.
             unsafe { Verbs::from_symbols("old fake", &functions::old_symbol) }.unwrap()
         })
+    }
+
+    /// A library that lists no devices: it fails with an errno, or has an empty list.
+    pub(crate) fn verbs_without_devices(errno: Option<i32>) -> &'static Verbs {
+        static ALL: Mutex<Vec<&'static Verbs>> = Mutex::new(Vec::new());
+        let symbols = |name: &str| functions::symbol_without_devices(errno, name);
+        // SAFETY: as above.
+        let verbs = unsafe { Verbs::from_symbols("fake without devices", &symbols) }.unwrap();
+        let verbs = Box::leak(Box::new(verbs));
+        lock(&ALL).push(verbs);
+        verbs
     }
 
     /// A call: refused if a test wants that.

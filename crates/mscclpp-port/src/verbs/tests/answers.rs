@@ -202,6 +202,21 @@ fn a_port_and_its_gids_are_told() {
 }
 
 #[test]
+fn taking_events_never_blocks() {
+    use rustix::fs::{OFlags, fcntl_getfl};
+    let [fake, other] = [Fake::new(), Fake::new()];
+    let device = open(fake).unwrap();
+    let channel = {
+        let device = open(other).unwrap();
+        rustix::fs::fcntl_setfl(device.event_fd(), OFlags::empty()).unwrap();
+        CompletionChannel::new(&device).unwrap()
+    };
+    for flags in [fcntl_getfl(device.event_fd()), fcntl_getfl(&channel)] {
+        assert!(flags.unwrap().contains(OFlags::NONBLOCK));
+    }
+}
+
+#[test]
 fn capabilities_are_told() {
     let fake = Fake::new();
     {
@@ -222,7 +237,7 @@ fn capabilities_are_told() {
 #[test]
 fn a_library_of_long_ago_is_asked_in_its_way() {
     let fake = Fake::new();
-    fake.state().old = true;
+    fake.state().extension = None;
     let device = Device::open_in(Fake::old_verbs(), fake.name()).unwrap();
     let port = device.port(1).unwrap();
     assert_eq!(port.state, PortState::Active);
@@ -250,6 +265,17 @@ fn a_library_of_long_ago_is_asked_in_its_way() {
     let error = unsafe { MemoryRegion::register_dmabuf(&domain, buffer, route, relaxed, owner) };
     let error = error.unwrap_err().to_string();
     assert!(error.contains("cannot register DMA buffers"), "{error}");
+}
+
+#[test]
+fn a_function_that_a_context_is_too_short_for_is_not_called() {
+    let fake = Fake::new();
+    let device = open(fake).unwrap();
+    assert_eq!(device.port(1).unwrap().link_layer, LinkLayer::Ethernet);
+    // It lacks the first field, which is the one that was added last.
+    fake.state().extension = Some(size_of::<sys::verbs_context>() - 8);
+    let device = open(fake).unwrap();
+    assert_eq!(device.port(1).unwrap().link_layer, LinkLayer::InfiniBand);
 }
 
 #[test]
@@ -324,6 +350,7 @@ fn events_are_told_by_what_they_concern() {
         };
         fake.state().events.push_back(event);
         assert_eq!(parts.device.take_event().unwrap(), Some(expected));
+        assert_eq!(Fake::unacknowledged(), 0);
     }
     assert_eq!(parts.device.take_event().unwrap(), None);
 }

@@ -4,6 +4,8 @@
 use std::sync::{Arc, Mutex};
 
 use super::*;
+use crate::error::Error;
+use crate::transport::TransportKind;
 
 /// Uses everything once.
 fn tour(fake: &Fake) -> Result<(), VerbsError> {
@@ -202,4 +204,29 @@ fn what_is_not_there_is_told_apart() {
     fake.fail("ibv_open_device", libc::EACCES);
     let text = open(fake).unwrap_err().to_string();
     assert!(text.contains("/dev/infiniband"), "{text}");
+}
+
+#[test]
+fn no_device_is_one_sentence_and_an_empty_list() {
+    for (errno, reason, listed) in [
+        (Some(libc::ENOSYS), "this kernel has no InfiniBand", true),
+        (None, "libibverbs lists none", true),
+        (Some(libc::EPERM), "Operation not permitted", false),
+    ] {
+        let verbs = Fake::verbs_without_devices(errno);
+        match Device::list_in(verbs) {
+            Ok(names) => assert!(listed && names.is_empty()),
+            Err(error) => assert!(!listed, "{error}"),
+        }
+        let error = Device::open_in(verbs, "mlx5_0").unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("no RDMA device: "), "{text}");
+        assert!(text.contains(reason), "{text}");
+        assert!(!text.contains('\n'), "{text}");
+        let error = error.into_error(TransportKind::IB0);
+        let Error::HcaUnavailable { detail, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(*detail, text);
+    }
 }
