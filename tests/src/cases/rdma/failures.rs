@@ -153,6 +153,9 @@ fn nobody_answers(context: &Context, backend: &'static Backend) -> TestResult {
     fixture.meet()
 }
 
+/// Bytes of a put that takes a while, so that there are always some under way.
+const LONG: u64 = 1 << 20;
+
 /// Who is killed.
 const VICTIM: usize = 0;
 
@@ -162,7 +165,7 @@ pub(in crate::cases) fn play_kill(backend: &'static Backend) -> TestResult {
     let bootstrap = Arc::new(TcpBootstrap::from_launcher(Duration::from_secs(30))?);
     let context = Context::of_job(bootstrap.clone(), Deadline::after(CHILD));
     let fixture = Fixture::over(&context, backend, &impatient(), bootstrap.clone())?;
-    let buffer = fixture.buffer(4096)?;
+    let buffer = fixture.buffer(LONG)?;
     let memory = fixture.register(&buffer)?;
     let links = fixture.link(&fixture.peers(), 0, &memory, &memory)?;
     if context.rank() == VICTIM {
@@ -174,7 +177,11 @@ pub(in crate::cases) fn play_kill(backend: &'static Backend) -> TestResult {
     let link = (links.iter().find(|link| link.peer == VICTIM)).context("a link to each peer")?;
     let posts = context.rank() == 1;
     let statuses = if posts {
+<<<<<<< HEAD
         let posting = Flood::new(link.channel.device_handle(), &link.channel, 4096)?.launch(1)?;
+=======
+        let posting = Flood::new(link.channel.device_handle(), &link.channel, LONG)?.launch(2)?;
+>>>>>>> ibport
         posting.wait(100, context.deadline())?;
         bootstrap.barrier()?;
         println!("WAITING");
