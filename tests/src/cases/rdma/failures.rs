@@ -177,12 +177,8 @@ pub(in crate::cases) fn play_kill(backend: &'static Backend) -> TestResult {
     let link = (links.iter().find(|link| link.peer == VICTIM)).context("a link to each peer")?;
     let posts = context.rank() == 1;
     let statuses = if posts {
-<<<<<<< HEAD
-        let posting = Flood::new(link.channel.device_handle(), &link.channel, 4096)?.launch(1)?;
-=======
-        let posting = Flood::new(link.channel.device_handle(), &link.channel, LONG)?.launch(2)?;
->>>>>>> ibport
-        posting.wait(100, context.deadline())?;
+        let posting = Flood::new(link.channel.device_handle(), &link.channel, LONG)?.launch(1)?;
+        posting.wait(20, context.deadline())?;
         bootstrap.barrier()?;
         println!("WAITING");
         posting.finish(context.deadline())?
