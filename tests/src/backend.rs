@@ -185,7 +185,7 @@ pub static BACKENDS: &[Backend] = &[
         obstacle: |_| None,
     },
     Backend {
-        name: "proxy-ib",
+        name: "proxy-ib-host",
         suffix: "IbHostMode",
         initiator: Initiator::Proxy,
         provider: None,
@@ -198,7 +198,7 @@ pub static BACKENDS: &[Backend] = &[
         obstacle: |_| ib::obstacle(),
     },
     Backend {
-        name: "proxy-ib-no-atomic",
+        name: "proxy-ib-host-no-atomic",
         suffix: "IbHostNoAtomicMode",
         initiator: Initiator::Proxy,
         provider: None,

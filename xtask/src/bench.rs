@@ -3,15 +3,19 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use crate::launch::{Launch, print_line_but_zero};
+use crate::launch::{Launch, print_line_but_zero, write_line};
 use crate::report::Report;
+use crate::rxe::guest::{JOB, Job, Machine, Network};
 use crate::supervise::Interrupt;
 use crate::workspace::{SUITE, Workspace};
+
+/// The suite that needs an RDMA device.
+const RDMA: &str = "ib";
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -51,7 +55,7 @@ pub fn bench(options: &Bench, interrupt: &Interrupt) -> Result<()> {
     if json.exists() {
         fs::remove_file(&json).with_context(|| format!("cannot replace {}", json.display()))?;
     }
-    let mut args: Vec<OsString> = vec!["--json".into(), json.clone().into()];
+    let mut args: Vec<OsString> = Vec::new();
     if options.quick {
         args.push("--quick".into());
     }
@@ -61,11 +65,55 @@ pub fn bench(options: &Bench, interrupt: &Interrupt) -> Result<()> {
     if let Some(backend) = &options.backend {
         args.push(format!("--backend={backend}").into());
     }
-    Launch::new(options.ranks, program)
-        .args(args)
-        .timeout(options.timeout)
-        .run(interrupt, &mut print_line_but_zero)?;
+    if options.suite.as_deref() == Some(RDMA) && !has_rdma_device() {
+        let machine = Machine::prepare(&workspace.target, interrupt)?;
+        in_guest(&machine, program, args, &json, options, interrupt)?;
+    } else {
+        args.push("--json".into());
+        args.push(json.clone().into());
+        Launch::new(options.ranks, program)
+            .args(args)
+            .timeout(options.timeout)
+            .run(interrupt, &mut print_line_but_zero)?;
+    }
     let report = Report::read(&json)?;
     println!("{} rows in {}", report.rows.len(), json.display());
+    Ok(())
+}
+
+fn has_rdma_device() -> bool {
+    let devices = fs::read_dir("/sys/class/infiniband");
+    devices.is_ok_and(|mut devices| devices.next().is_some())
+}
+
+/// The same in a guest with Soft-RoCE devices, from which the report is copied.
+fn in_guest(
+    machine: &Machine,
+    program: PathBuf,
+    args: Vec<OsString>,
+    json: &Path,
+    options: &Bench,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    const REPORT: &str = "report.json";
+    let mut command: Vec<OsString> = vec![std::env::current_exe()?.into(), "launch".into()];
+    command.push(format!("-n{}", options.ranks).into());
+    command.push("--".into());
+    command.push(program.into());
+    command.extend(args);
+    command.extend(["--json".into(), format!("{JOB}/{REPORT}").into()]);
+    let job = Job {
+        network: Network::Two,
+        command,
+        environment: Vec::new(),
+        timeout: options.timeout,
+    };
+    println!("== a guest with Linux {}", machine.kernel());
+    let done = machine.run(&job, interrupt, &mut |line| {
+        write_line(line.stream, "", &line.bytes)
+    })?;
+    ensure!(done.status.success(), "in the guest: {}", done.status);
+    fs::copy(done.directory.path().join(REPORT), json)
+        .with_context(|| format!("cannot write {}", json.display()))?;
     Ok(())
 }

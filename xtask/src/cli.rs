@@ -145,7 +145,8 @@ struct BenchArgs {
     #[arg(long)]
     quick: bool,
     /// Only this suite: ping-pong, packet-ping-pong, split, post, stream, bidirectional, one-qp,
-    /// two-qp, four-qp, fifo or join
+    /// two-qp, four-qp, ib, fifo or join. Where there is no RDMA device, ib runs in a guest with
+    /// Soft-RoCE (see rxe-run), beside perftest
     #[arg(long, value_name = "NAME")]
     suite: Option<String>,
     /// Only backends whose name contains this text, such as gpu-initiated

@@ -14,6 +14,7 @@ mod latency;
 mod options;
 #[cfg(feature = "cuda")]
 mod peer_copy;
+mod perftest;
 mod posting;
 mod reference;
 mod row;
@@ -51,7 +52,7 @@ enum Measure {
 }
 
 /// Every suite, in the order in which they run.
-pub const SUITES: [Suite; 11] = [
+pub const SUITES: [Suite; 12] = [
     Suite {
         name: "ping-pong",
         measure: Measure::Channels(latency::ping_pong),
@@ -87,6 +88,10 @@ pub const SUITES: [Suite; 11] = [
     Suite {
         name: "four-qp",
         measure: Measure::Channels(|s, name| bandwidth::queues(s, name, 4)),
+    },
+    Suite {
+        name: "ib",
+        measure: Measure::Channels(perftest::perftest),
     },
     Suite {
         name: "fifo",

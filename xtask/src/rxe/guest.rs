@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -20,7 +21,7 @@ use crate::workspace::{describe, run};
 
 const NETWORK: &str = include_str!("network.sh");
 
-/// The job's directory, as the guest sees it.
+/// A directory of the host, as the guest sees it: what is written there stays for [`Done`].
 pub const JOB: &str = "/rxe-job";
 /// Set in the guest.
 pub const IN_GUEST: &str = "RXE_VM_GUEST";
@@ -80,6 +81,8 @@ pub struct Done {
     pub status: ExitStatus,
     /// The kernel's counts of verbs objects before the command and after it, if they differ.
     pub left: Option<String>,
+    /// What the command wrote to [`JOB`], gone with this.
+    pub directory: Arc<TempDir>,
 }
 
 /// A command for a guest.
@@ -155,7 +158,12 @@ impl Machine {
         match (&ending, status) {
             (Ending::Failed { status: qemu, .. }, Some(status)) if qemu.code() == Some(ENDED) => {
                 let left = left(directory.path())?;
-                Ok(Done { status, left })
+                let directory = Arc::new(directory);
+                Ok(Done {
+                    status,
+                    left,
+                    directory,
+                })
             }
             (Ending::Deadline { .. }, _) => Err(RxeError::Deadline {
                 seconds,

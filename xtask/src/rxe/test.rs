@@ -43,6 +43,8 @@ pub struct TestRxe {
 }
 
 struct Runner<'a> {
+    /// This program, which runs in guests too. Asked for early: cargo may replace it.
+    this: PathBuf,
     machine: Machine,
     workspace: Workspace,
     options: &'a TestRxe,
@@ -59,6 +61,7 @@ struct Runner<'a> {
 /// When the tests cannot be built or started, the filter matches none, or the user interrupts. Tests
 /// and guests that fail are counted in the tally.
 pub fn test_rxe(options: &TestRxe, interrupt: &Interrupt) -> Result<Tally> {
+    let this = std::env::current_exe().context("where this program is")?;
     let workspace = Workspace::load()?;
     let machine = match Machine::prepare(&workspace.target, interrupt) {
         Ok(machine) => machine,
@@ -76,6 +79,7 @@ pub fn test_rxe(options: &TestRxe, interrupt: &Interrupt) -> Result<Tally> {
     let suite = build_suite(false, interrupt)?;
     let programs = build_programs(&workspace, interrupt)?;
     let mut runner = Runner {
+        this,
         machine,
         workspace,
         options,
@@ -198,7 +202,7 @@ impl Runner<'_> {
             return Ok(());
         }
         heading(&name);
-        let mut command: Vec<OsString> = vec![std::env::current_exe()?.into()];
+        let mut command: Vec<OsString> = vec![self.this.clone().into()];
         let limit = self.left().saturating_sub(MARGIN).as_secs().max(1);
         command.extend(
             [
