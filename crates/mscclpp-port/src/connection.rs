@@ -29,6 +29,14 @@ use crate::transport::{Progress, Transport, TransportKind};
 /// semaphores' tokens only, and accumulates are [`Error::Unsupported`]. How bytes of one write land is
 /// the GPU's business; aligned words are not torn.
 ///
+/// Over InfiniBand and RoCE (`IB0` to `IB7`) the source must be registered for this end's transport, and
+/// the HCAs decide how bytes land: inside one write there is no order between words, nor between two
+/// writes; all have landed before a later signal or accumulate. A write that was posted after a signal
+/// may be seen before it. Accumulates and signals are atomic among those of HCAs, not against atomics of
+/// the host on the same word. In [`IbMode::HostNoAtomic`](crate::IbMode::HostNoAtomic) signals go to the
+/// first word of a registration, and accumulates are [`Error::Unsupported`]. A flush says that the
+/// peer's HCA has taken everything.
+///
 /// A connection on whose queue kernels post themselves ([`IbMode::GpuNetIo`](crate::IbMode::GpuNetIo))
 /// leaves nothing to the host: its operations here are [`Error::Unsupported`]. Kernels get at it
 /// through a [`PortChannel`](crate::PortChannel). Inside its puts there is no order between 8-byte

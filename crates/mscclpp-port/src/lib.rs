@@ -2,9 +2,9 @@
 //! GPU-to-GPU one-sided channels, with the PortChannel API of MSCCL++: a kernel calls `put`,
 //! `signal`, `wait` and `flush`. By default a host thread, the proxy, carries them out over a
 //! transport; on a connection that was made for it ([`IbMode::GpuNetIo`]) the kernel does so itself,
-//! on the send queue of an HCA. Transports are Ethernet and, between GPUs of one host, CUDA IPC; HCAs
-//! are the NICs in software of `mscclpp-softnic`. Kernels run on CPU threads or, with the feature
-//! `cuda`, on GPUs.
+//! on the send queue of an HCA. Transports are Ethernet, InfiniBand and RoCE (feature `ib`, on by
+//! default), and between GPUs of one host CUDA IPC. Kernels post to the NICs in software of
+//! `mscclpp-softnic`. They run on CPU threads or, with the feature `cuda`, on GPUs.
 //!
 //! # The way of one put
 //!
@@ -33,6 +33,12 @@
 //! Over CUDA IPC the proxy starts the copy, and nobody takes part at the peer: the stream of the
 //! connection copies into the peer's memory, writes the next count to its token, and for a flush the
 //! position to the word that the flushing thread polls.
+//!
+//! Over InfiniBand and RoCE the proxy posts an RDMA write and a fetch-and-add to a queue pair of the
+//! HCA that `IB0` to `IB7` stand for, and nobody takes part at the peer; a flush ends by completions.
+//! On an HCA without atomics the peer's host raises the token ([`IbMode::HostNoAtomic`]). libibverbs
+//! is loaded when such an HCA is first asked for; without it, or without a device, the error says so
+//! in a sentence. [`IbConfig`] and [`mod@env`] say what can be chosen: port, GID, service level, timeouts.
 //!
 //! # The way of one put on a queue
 //!
@@ -83,6 +89,8 @@
 //!   HCA has taken everything, and a get that its bytes have arrived. When a connection is dropped,
 //!   what was not flushed may be lost.
 //!
+//! - Over InfiniBand and RoCE the order is the HCA's too, whoever posts: see [`Connection`].
+//!
 //! - Over CUDA IPC a flush says that the bytes are in the peer's memory. The peer's end checks
 //!   nothing: memory that it shares may be written by whoever got its record, also after the owner has
 //!   ended the registration; it is not used for anything else while somebody has it.
@@ -98,6 +106,7 @@
 //! | | payload of a GPU | signal to a GPU | accumulate in a GPU's memory |
 //! |---|---|---|---|
 //! | CUDA IPC | one copy, by the sender's stream | written by the same stream | refused |
+//! | InfiniBand, RoCE | read and written by the HCAs, through dma-buf or nvidia_peermem; not tried on hardware | added by the HCA, or written by a copy of the host without atomics | added by the HCA |
 //! | Ethernet | copied to pinned memory and sent, received into pinned memory and copied | written by the stream of those copies | read and written by the receiver: atomic among the process's connections, not against kernels |
 //!
 //! Nothing waits for a kernel: copies run on streams of this crate, marks that they write to host
@@ -129,9 +138,9 @@
 //! # Threads
 //!
 //! Every type here may be used from any thread. A started service runs one proxy thread, an Ethernet
-//! connection one I/O thread, a context with connections on queues one watching thread, and a NIC in
-//! software its engine. All nap or sleep when there is nothing to do. A connection on a queue has a
-//! thread of its own while it is being made.
+//! connection one I/O thread, a connection without atomics of its HCA one that receives, a context with
+//! connections over HCAs one watching thread, and a NIC in software its engine. All nap or sleep when
+//! there is nothing to do. A connection over an HCA has a thread of its own while it is being made.
 //!
 //! # Ownership
 //!

@@ -23,12 +23,16 @@ pub struct ContextConfig {
     /// its connection fails with [`Error::Stalled`](crate::Error::Stalled); also how long the
     /// network may be silent. 30 s by default, or what `MSCCLPP_CONNECTION_TIMEOUT` says, in seconds.
     ///
-    /// Over an HCA it says only how long the machine at the other end may be silent. Requests that
-    /// nobody acknowledges fail after less than 5 s ([`Error::QueueFailed`](crate::Error::QueueFailed),
-    /// RETRY_EXC_ERR), so a process that is stopped for longer loses its connections.
+    /// Over an HCA it says how long the machine at the other end may be silent, a port be down, and an
+    /// HCA have requests without doing any. Requests that nobody acknowledges fail earlier, on a NIC in
+    /// software after less than 5 s ([`Error::QueueFailed`](crate::Error::QueueFailed), RETRY_EXC_ERR),
+    /// so that a process that is stopped for longer loses its connections there; on others as
+    /// [`IbConfig::timeout`](crate::IbConfig::timeout) says
+    /// ([`Error::RequestFailed`](crate::Error::RequestFailed)).
     pub stall_timeout: Duration,
     /// The HCAs that `IB0`, `IB1`, ... stand for, in this order; by default those that
-    /// `MSCCLPP_HCA_DEVICES` names. Each is opened when it is first used.
+    /// `MSCCLPP_HCA_DEVICES` names; if there are none, for the RDMA devices that libibverbs lists. Each
+    /// is opened when it is first used.
     pub hca_devices: Vec<Hca>,
 }
 
