@@ -8,7 +8,7 @@
 //! | `MSCCLPP_PROXY_STOP_TIMEOUT` | 5 | seconds that stopping or dropping a [`ProxyService`](crate::ProxyService) waits for what is under way |
 //! | `MSCCLPP_HCA_DEVICES` | | the HCAs that `IB0`, `IB1`, ... stand for: names with commas between, for example `mlx5_0,mlx5_3` or `soft0,soft1`; without, the RDMA devices that libibverbs lists |
 //! | `MSCCLPP_IBV_SO` | | path of libibverbs, which must be loadable then; without, `libibverbs.so.1`, then `libibverbs.so` |
-//! | `MSCCLPP_IBV_MODE` | `host` | what [`IbMode::Default`](crate::IbMode::Default) stands for: `host` or `host-no-atomic` |
+//! | `MSCCLPP_IBV_MODE` | `host` | what [`IbMode::Default`] stands for: `host` or `host-no-atomic` |
 //! | `MSCCLPP_IB_GID_INDEX` | | index in a port's table of GIDs; without, a routable RoCE v2 entry is chosen, and 0 by a [`GpuNetIoService`](crate::GpuNetIoService) |
 //! | `MSCCLPP_IB_SL` | 0 | service level: see [`IbConfig::service_level`](crate::IbConfig::service_level) |
 //! | `MSCCLPP_IB_TC` | 0 | traffic class: see [`IbConfig::traffic_class`](crate::IbConfig::traffic_class) |
