@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! `xtask launch` and `xtask rank-output` as programs.
+//! xtask as a program.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use xtask::launch::find_program;
 use xtask::rank_output::Notes;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -166,4 +167,37 @@ fn every_command_explains_itself() {
     }
     let (_, out, _) = output(&["--help"]);
     assert!(!out.contains("rank-output"));
+}
+
+/// Runs a command where cargo is all that is installed.
+fn with_cargo_alone(args: &[&str], required: bool) -> (Option<i32>, String) {
+    let directory = tempfile::tempdir().unwrap();
+    for program in ["cargo", "rustc"] {
+        let path = find_program(program).unwrap();
+        std::os::unix::fs::symlink(path, directory.path().join(program)).unwrap();
+    }
+    let mut command = xtask(args);
+    command
+        .env("PATH", directory.path())
+        .env_remove("RXE_VM")
+        .envs(required.then_some(("RXE_VM", "required")));
+    let output = command.output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(text.contains("qemu-system-x86_64"), "{text}");
+    assert!(text.contains("apt-get install"), "{text}");
+    (output.status.code(), text)
+}
+
+#[test]
+fn a_guest_that_cannot_be_is_a_skip_unless_it_is_required() {
+    let run = ["rxe-run", "--", "true"];
+    assert_eq!(with_cargo_alone(&run, false).0, Some(77));
+    assert_eq!(with_cargo_alone(&run, true).0, Some(125));
+    let (code, text) = with_cargo_alone(&["test-rxe"], false);
+    assert_eq!(code, Some(0));
+    assert!(text.contains("0 passed, 0 failed, 1 skipped"), "{text}");
+    let (code, text) = with_cargo_alone(&["test-rxe"], true);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("0 passed, 1 failed, 0 skipped"), "{text}");
 }
