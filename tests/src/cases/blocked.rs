@@ -9,7 +9,7 @@ use mscclpp_bootstrap::{Bootstrap as _, Tag};
 
 use crate::backend::Backend;
 use crate::fixture::Fixture;
-use crate::harness::{Context, Registry, TestResult, cpu_time};
+use crate::harness::{Context, Registry, TestResult, cpu_time, is_guest};
 use crate::kernels::{Call, Steps};
 
 /// How long rank 1 waits.
@@ -64,7 +64,13 @@ fn blocked(context: &Context, wait: impl FnOnce() -> TestResult) -> TestResult {
     Ok(())
 }
 
+/// On an emulated core the same naps cost ten times as much.
+fn real_core(context: &Context) -> TestResult {
+    context.skip_unless(is_guest().then(|| "the cores are emulated".to_owned()))
+}
+
 fn kernel(context: &Context, backend: &'static Backend) -> TestResult {
+    real_core(context)?;
     let fixture = Fixture::new(context, backend)?;
     let buffer = fixture.buffer(64)?;
     let link = fixture.pair_in_place(0, &buffer)?;
@@ -86,6 +92,7 @@ fn kernel(context: &Context, backend: &'static Backend) -> TestResult {
 }
 
 fn idle(context: &Context, backend: &'static Backend) -> TestResult {
+    real_core(context)?;
     let fixture = Fixture::new(context, backend)?;
     let buffer = fixture.buffer(64)?;
     let _link = fixture.pair_in_place(0, &buffer)?;

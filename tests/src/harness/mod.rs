@@ -21,7 +21,7 @@ pub use control::Control;
 pub use filter::{Filter, selected};
 pub use job::{Job, published, watch_parent};
 pub use options::{Options, Profile};
-pub use process::{cpu_time, threads};
+pub use process::{cpu_time, is_guest, threads};
 pub use report::Report;
 pub use runner::run;
 pub use test::{Body, Outcome, Registry, Skip, Stuck, Test, TestResult, Verdict};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-//! What the kernel says of this process: its threads, and the CPU time that it used.
+//! What the kernel says of this process: its threads, and the CPU time that it used; and whether the
+//! machine is a guest.
 
 use std::fs;
 use std::time::Duration;
@@ -25,6 +26,11 @@ pub fn threads() -> Vec<String> {
         .collect();
     lines.sort();
     lines
+}
+
+/// Whether this is a guest of `cargo xtask rxe-run`, whose cores are emulated.
+pub fn is_guest() -> bool {
+    std::env::var_os("RXE_VM_GUEST").is_some()
 }
 
 /// CPU time of all threads of this process, those that ended included.

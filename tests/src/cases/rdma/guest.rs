@@ -8,14 +8,11 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-use crate::harness::{Context, TestResult};
-
-/// Set in the guest.
-const IN_GUEST: &str = "RXE_VM_GUEST";
+use crate::harness::{Context, TestResult, is_guest};
 
 /// Skips the test anywhere else.
 pub(super) fn needed(context: &Context) -> TestResult {
-    let here = std::env::var_os(IN_GUEST).is_some()
+    let here = is_guest()
         && Path::new("/sys/class/infiniband/rxe1").exists()
         && Path::new("/sys/class/net/veth1").exists();
     context.skip_unless((!here).then(|| "not in the Soft-RoCE guest".to_owned()))
