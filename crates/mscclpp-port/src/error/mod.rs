@@ -3,6 +3,9 @@
 
 mod code;
 mod describe;
+mod make;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::sync::Arc;
@@ -13,6 +16,7 @@ use mscclpp_bootstrap::{BootstrapError, SetupError};
 use mscclpp_device::abi::{Trigger, TriggerError};
 
 pub use code::ErrorCode;
+pub(crate) use make::check_range;
 
 use crate::device::Device;
 use crate::refusal::Refused;
@@ -507,125 +511,4 @@ pub enum Error {
         /// The bootstrap's error.
         source: Arc<BootstrapError>,
     },
-}
-
-impl Error {
-    /// This error as the reason why a trigger could not be executed.
-    pub(crate) fn of_trigger(self, trigger: Trigger, position: u64) -> Self {
-        Error::Trigger {
-            trigger,
-            position,
-            cause: Arc::new(self),
-        }
-    }
-
-    /// A bootstrap's error in this crate's terms: a dead rank is [`Error::PeerDown`], a passed
-    /// deadline [`Error::Timeout`].
-    pub(crate) fn bootstrap(
-        operation: impl Into<String>,
-        peer: usize,
-        error: BootstrapError,
-    ) -> Self {
-        let operation = operation.into();
-        match error {
-            error if error.gone_rank() == Some(peer) => Error::PeerDown {
-                rank: Some(peer),
-                cause: error.to_string(),
-            },
-            BootstrapError::Timeout { waited, .. } => Error::Timeout {
-                operation,
-                rank: Some(peer),
-                waited,
-            },
-            error => Error::Bootstrap {
-                operation,
-                source: Arc::new(error),
-            },
-        }
-    }
-
-    /// An [`Error::ProxyGone`] with its cause.
-    pub(crate) fn gone(cause: &str) -> Self {
-        Error::ProxyGone {
-            cause: cause.into(),
-        }
-    }
-
-    /// An [`Error::Hca`] of an operation.
-    pub(crate) fn hca(
-        hca: impl Into<String>,
-        operation: &'static str,
-        source: impl std::error::Error + Send + Sync + 'static,
-    ) -> Self {
-        Error::Hca {
-            hca: hca.into(),
-            operation,
-            source: Arc::new(source),
-        }
-    }
-
-    /// An [`Error::Io`] of an operation.
-    pub(crate) fn io(operation: impl Into<String>, source: io::Error) -> Self {
-        Error::Io {
-            operation: operation.into(),
-            source: Arc::new(source),
-        }
-    }
-}
-
-/// Checks that `len` bytes at `offset` lie inside `size` bytes, whatever the numbers are.
-pub(crate) fn check_range(what: &'static str, offset: u64, len: u64, size: u64) -> Result<()> {
-    match offset.checked_add(len) {
-        Some(end) if end <= size => Ok(()),
-        _ => Err(Error::OutOfBounds {
-            what,
-            offset,
-            len,
-            size,
-        }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use mscclpp_device::abi::Status;
-
-    use super::*;
-
-    #[test]
-    fn each_code_prints_its_own_name() {
-        let names = [
-            "SystemError",
-            "InternalError",
-            "RemoteError",
-            "InvalidUsage",
-            "Timeout",
-            "Aborted",
-            "ExecutorError",
-        ];
-        let codes = [
-            ErrorCode::SystemError,
-            ErrorCode::InternalError,
-            ErrorCode::RemoteError,
-            ErrorCode::InvalidUsage,
-            ErrorCode::Timeout,
-            ErrorCode::Aborted,
-            ErrorCode::ExecutorError,
-        ];
-        for (number, (code, name)) in codes.into_iter().zip(names).enumerate() {
-            assert_eq!(code as usize, number);
-            assert_eq!(code.to_string(), name);
-        }
-    }
-
-    #[test]
-    fn a_dead_peer_is_named() {
-        let error = Error::PeerDown {
-            rank: Some(7),
-            cause: "connection reset".into(),
-        };
-        assert_eq!(error.to_string(), "rank 7 is down: connection reset");
-        assert_eq!(error.status(), Status::PeerDown);
-        assert_eq!(error.code(), ErrorCode::RemoteError);
-    }
 }

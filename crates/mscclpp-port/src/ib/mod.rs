@@ -24,7 +24,8 @@
 //!   word: a word is for one kind.
 //! - Memory that a request reads stays registered, and allocated, until the request is done.
 //!
-//! - [`port`], [`account`]: decisions, without I/O. [`posts`] puts them to work.
+//! - [`port`], [`account`]: decisions, without I/O. [`posts`] puts them to work on each
+//!   [`post`].
 //! - [`queue`]: from endpoint to connection. [`end`], [`receiver`], [`news`]: what becomes of it.
 //! - [`hca`], [`devices`], [`memory`]: what it stands on.
 
@@ -35,6 +36,7 @@ mod hca;
 mod memory;
 mod news;
 mod port;
+mod post;
 mod posts;
 mod queue;
 mod receiver;

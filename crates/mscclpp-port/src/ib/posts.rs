@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::account::Account;
+use super::post::{Operation, Piece, Post};
 use super::queue::Scratch;
 use crate::error::{Error, Result};
 use crate::gpu_queue::HcaRegistration;
 use crate::transport::TransportKind;
 use crate::verbs::{
-    self, CompletionQueue, CompletionStatus, Local, QueuePair, ReadyToSend, Remote, SendRequest,
-    Source, WorkCompletion,
+    CompletionQueue, CompletionStatus, QueuePair, ReadyToSend, SendRequest, WorkCompletion,
 };
 
 /// What a trigger may need: a write, a signal and a flush.
@@ -26,122 +26,6 @@ const MAX_REQUEST: u64 = 1 << 30;
 /// How long a queue that flushes its requests may take to tell why: the HCA and the peer do so on other
 /// ways.
 const TOLD_WITHIN: Duration = Duration::from_millis(250);
-
-/// What a request is to those who post.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Operation {
-    Put,
-    Signal,
-    Accumulate,
-}
-
-impl Operation {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Put => "put",
-            Self::Signal => "signal",
-            Self::Accumulate => "accumulate",
-        }
-    }
-}
-
-pub(super) enum Post {
-    /// `len` bytes, not none, by one request or several.
-    Write {
-        to: u64,
-        to_key: u32,
-        from: u64,
-        from_key: u32,
-        len: u64,
-        /// What `from` is valid with.
-        keep: Arc<dyn HcaRegistration>,
-    },
-    /// A fetch-and-add.
-    Add {
-        operation: Operation,
-        to: u64,
-        key: u32,
-        operand: u64,
-    },
-    /// A write of nothing, with immediate data that the peer's host knows a token by.
-    Notice { token: u32 },
-}
-
-/// A request of a post.
-struct Piece {
-    made: verbs::Operation<'static>,
-    operation: Operation,
-    keep: Option<Arc<dyn HcaRegistration>>,
-    /// It is the post's last.
-    ends_post: bool,
-}
-
-impl Post {
-    /// The post's next request.
-    fn next(&mut self, scratch: Option<&Scratch>, largest: u64) -> Piece {
-        match self {
-            Self::Write {
-                to,
-                to_key,
-                from,
-                from_key,
-                len,
-                keep,
-            } => {
-                let step = (*len).min(largest);
-                let local = Local {
-                    address: *from,
-                    // A GiB at most.
-                    len: step as u32,
-                    key: *from_key,
-                };
-                let remote = Remote {
-                    address: *to,
-                    key: *to_key,
-                };
-                (*to, *from, *len) = (*to + step, *from + step, *len - step);
-                Piece {
-                    made: verbs::Operation::Write {
-                        source: Source::Region(local),
-                        remote,
-                        immediate: None,
-                    },
-                    operation: Operation::Put,
-                    keep: Some(Arc::clone(keep)),
-                    ends_post: *len == 0,
-                }
-            }
-            Self::Add {
-                operation,
-                to,
-                key,
-                operand,
-            } => Piece {
-                made: verbs::Operation::FetchAdd {
-                    local: scratch.map_or(Scratch::NONE, Scratch::local),
-                    remote: Remote {
-                        address: *to,
-                        key: *key,
-                    },
-                    add: *operand,
-                },
-                operation: *operation,
-                keep: None,
-                ends_post: true,
-            },
-            Self::Notice { token } => Piece {
-                made: verbs::Operation::Write {
-                    source: Source::Nothing,
-                    remote: Remote { address: 0, key: 0 },
-                    immediate: Some(*token),
-                },
-                operation: Operation::Signal,
-                keep: None,
-                ends_post: true,
-            },
-        }
-    }
-}
 
 enum Entry {
     Post(Post),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use mscclpp_bootstrap::Deadline;
 
 use super::end::IbEnd;
-use super::posts::{Operation, Post};
+use super::post::{Operation, Post};
 use super::queue::Connector;
 use crate::context::ContextId;
 use crate::control::{Arrived, Message, Route};

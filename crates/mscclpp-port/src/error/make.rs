@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+//! How errors of this crate come about from those of others.
+
+use std::io;
+use std::sync::Arc;
+
+use mscclpp_bootstrap::BootstrapError;
+use mscclpp_device::abi::Trigger;
+
+use super::{Error, Result};
+
+impl Error {
+    /// This error as the reason why a trigger could not be executed.
+    pub(crate) fn of_trigger(self, trigger: Trigger, position: u64) -> Self {
+        Error::Trigger {
+            trigger,
+            position,
+            cause: Arc::new(self),
+        }
+    }
+
+    /// A bootstrap's error in this crate's terms: a dead rank is [`Error::PeerDown`], a passed
+    /// deadline [`Error::Timeout`].
+    pub(crate) fn bootstrap(
+        operation: impl Into<String>,
+        peer: usize,
+        error: BootstrapError,
+    ) -> Self {
+        let operation = operation.into();
+        match error {
+            error if error.gone_rank() == Some(peer) => Error::PeerDown {
+                rank: Some(peer),
+                cause: error.to_string(),
+            },
+            BootstrapError::Timeout { waited, .. } => Error::Timeout {
+                operation,
+                rank: Some(peer),
+                waited,
+            },
+            error => Error::Bootstrap {
+                operation,
+                source: Arc::new(error),
+            },
+        }
+    }
+
+    /// An [`Error::ProxyGone`] with its cause.
+    pub(crate) fn gone(cause: &str) -> Self {
+        Error::ProxyGone {
+            cause: cause.into(),
+        }
+    }
+
+    /// An [`Error::Hca`] of an operation.
+    pub(crate) fn hca(
+        hca: impl Into<String>,
+        operation: &'static str,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        Error::Hca {
+            hca: hca.into(),
+            operation,
+            source: Arc::new(source),
+        }
+    }
+
+    /// An [`Error::Io`] of an operation.
+    pub(crate) fn io(operation: impl Into<String>, source: io::Error) -> Self {
+        Error::Io {
+            operation: operation.into(),
+            source: Arc::new(source),
+        }
+    }
+}
+
+/// Checks that `len` bytes at `offset` lie inside `size` bytes, whatever the numbers are.
+pub(crate) fn check_range(what: &'static str, offset: u64, len: u64, size: u64) -> Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(Error::OutOfBounds {
+            what,
+            offset,
+            len,
+            size,
+        }),
+    }
+}
