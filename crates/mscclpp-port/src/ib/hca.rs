@@ -114,23 +114,7 @@ impl GpuQueueProvider for IbHca {
         ordering: WriteOrdering,
     ) -> Result<Box<dyn HcaRegistration>> {
         check_range("memory for an HCA", offset, len, buffer.len())?;
-        let mut flags = AccessFlags::LOCAL_WRITE;
-        for (allowed, flag) in [
-            (access.remote_write, AccessFlags::REMOTE_WRITE),
-            (access.remote_read, AccessFlags::REMOTE_READ),
-            (
-                access.remote_atomic && self.device.capabilities().atomics,
-                AccessFlags::REMOTE_ATOMIC,
-            ),
-            (
-                ordering == WriteOrdering::Relaxed,
-                AccessFlags::RELAXED_ORDERING,
-            ),
-        ] {
-            if allowed {
-                flags = flags | flag;
-            }
-        }
+        let flags = access_flags(access, ordering, self.device.capabilities().atomics);
         let owner: Arc<dyn Any + Send + Sync> = Arc::new(buffer.clone());
         let region = memory::register(&self.domain, buffer, (offset, len), flags, owner)
             .map_err(|error| Error::Verbs(Arc::new(error)))?;
@@ -173,5 +157,38 @@ impl GpuQueueProvider for IbHca {
 
     fn verbs(&self) -> Option<&IbHca> {
         Some(self)
+    }
+}
+
+/// What the HCA is told of a registration. Signals must not be overtaken by what they tell of, so their
+/// memory is never relaxed.
+fn access_flags(access: Access, ordering: WriteOrdering, atomics: bool) -> AccessFlags {
+    let relaxed = ordering == WriteOrdering::Relaxed;
+    let flags = [
+        (access.remote_write, AccessFlags::REMOTE_WRITE),
+        (access.remote_read, AccessFlags::REMOTE_READ),
+        (access.remote_atomic && atomics, AccessFlags::REMOTE_ATOMIC),
+        (relaxed, AccessFlags::RELAXED_ORDERING),
+    ];
+    let allowed = flags.into_iter().filter(|(allowed, _)| *allowed);
+    // Results of reads and atomics land in it.
+    allowed.fold(AccessFlags::LOCAL_WRITE, |all, (_, flag)| all | flag)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ib_memory_of_signals_is_strict_and_nobody_gets_more_than_was_opened() {
+        let flags = |access, ordering, atomics| access_flags(access, ordering, atomics).to_string();
+        let (relaxed, strict) = (WriteOrdering::Relaxed, WriteOrdering::Strict);
+        let full = "LOCAL_WRITE|REMOTE_WRITE|REMOTE_READ|REMOTE_ATOMIC";
+        assert_eq!(flags(Access::FULL, strict, true), full);
+        let all = format!("{full}|RELAXED_ORDERING");
+        assert_eq!(flags(Access::FULL, relaxed, true), all);
+        let without = "LOCAL_WRITE|REMOTE_WRITE|REMOTE_READ";
+        assert_eq!(flags(Access::FULL, strict, false), without);
+        assert_eq!(flags(Access::LOCAL, strict, true), "LOCAL_WRITE");
     }
 }

@@ -276,6 +276,9 @@ fn ib_ranges_above_the_largest_message_are_split_and_only_the_last_request_is_si
         let remote = unsafe { request.wr.rdma };
         assert_eq!(remote.remote_addr, buffer.address() + 4 + at);
         assert_eq!(posted.pieces[0].addr, buffer.address() + 8 + at);
+        // The fake's keys of the two kinds differ.
+        let keys = (posted.pieces[0].lkey >> 12, remote.rkey >> 12);
+        assert_eq!(keys, (1, 2));
         at += u64::from(posted.pieces[0].length);
     }
     assert_eq!(at, size - 8);
@@ -463,4 +466,59 @@ fn ib_an_hca_that_answers_nothing_any_more_stalls_its_connection() {
     eventually("it stalls", || connection.status().is_some());
     let error = connection.status().unwrap();
     assert!(matches!(error, Error::Stalled { .. }), "{error}");
+}
+
+#[test]
+fn ib_a_subnet_needs_no_gid_unless_a_port_says_so() {
+    for (flags, routed) in [(0, 0), (sys::IB_UVERBS_QPF_GRH_REQUIRED, 1)] {
+        let fake = fake(GIB);
+        {
+            let mut state = fake.state();
+            state.port.link_layer = sys::IBV_LINK_LAYER_INFINIBAND;
+            (state.port.lid, state.port.flags) = (17, flags);
+            state.gid(0, sys::IBV_GID_TYPE_IB, 0xfe80 << 112 | 5);
+        }
+        let context = context(fake);
+        let _connection = to_itself(&context, ib(IbMode::Host));
+        let modified = fake.state().modified.clone();
+        let rtr = modified
+            .iter()
+            .find(|(_, to)| to.qp_state == sys::IBV_QPS_RTR);
+        let address = rtr.unwrap().1.ah_attr;
+        assert_eq!((address.dlid, address.is_global), (17, routed));
+        // The port's own, at index 0.
+        // SAFETY: both members have the same bytes.
+        let gid = unsafe { address.grh.dgid.raw };
+        assert_eq!(gid[15], 5 * routed);
+    }
+}
+
+#[test]
+fn ib_memory_beyond_the_hcas_limit_is_refused_and_never_shortened() {
+    let fake = fake(GIB);
+    fake.state().attributes.max_mr_size = 1 << 20;
+    let context = context(fake);
+    let buffer = Buffer::new(Device::cpu(), 2 << 20).unwrap();
+    let options = MemoryOptions {
+        transports: IB.into(),
+        ..MemoryOptions::default()
+    };
+    let registered = |range| context.register_memory_with(&buffer, range, options);
+    let error = registered(0..(1 << 20) + 1).map(drop).unwrap_err();
+    assert!(matches!(error, Error::Verbs(_)), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("1048577 bytes") && text.contains("1048576"),
+        "{text}"
+    );
+    registered(0..1 << 20).unwrap();
+    // What is not registered for an HCA is no source there.
+    let connection = to_itself(&context, ib(IbMode::Host));
+    let other = context.register_memory(&buffer, 0..64).unwrap();
+    let target = registered(0..64).unwrap();
+    let error = connection.write(&target, 0, &other, 0, 8).unwrap_err();
+    assert!(
+        error.to_string().contains("register it for that"),
+        "{error}"
+    );
 }
