@@ -5,6 +5,7 @@ mod connection;
 mod failures;
 mod frame;
 mod join;
+mod liveness;
 pub(crate) mod mailbox;
 mod node;
 mod options;
@@ -23,7 +24,7 @@ use self::node::{Joined, Node};
 pub use self::options::TcpOptions;
 use crate::address::Root;
 use crate::background::Background;
-use crate::deadline::default_timeout;
+use crate::deadline::{default_silence, default_timeout};
 use crate::failure::{FailureObserver, PeerFailure};
 use crate::{
     Bootstrap, BootstrapError, Deadline, JobKey, Tag, Turns, UniqueId, interface, launcher, socket,
@@ -285,6 +286,8 @@ impl TcpBootstrap {
         // earlier breaks off, so that the others do not wait for it.
         join::share_places(&node, &places, deadline)?;
         let _ = place.set(Arc::clone(&node));
+        let silence = self.options.silence.unwrap_or_else(default_silence);
+        liveness::start(&node, silence);
         let inside = Inside {
             joined: Joined(node),
             _background: background,

@@ -185,7 +185,8 @@ impl Service for Door {
         if claims.to as usize != node.rank || from >= node.world || from == node.rank {
             return Err(Refusal::WrongRank);
         }
-        if node.leaving.load(Ordering::Acquire) || node.failures.of(from).is_some() {
+        let gone = |rank| node.failures.of(rank).is_some();
+        if node.leaving.load(Ordering::Acquire) || gone(from) || gone(node.rank) {
             return Err(Refusal::Gone);
         }
         let peer = node.peer(from);

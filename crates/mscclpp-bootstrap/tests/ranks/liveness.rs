@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+//! Ranks that fall silent without a closed connection, and what becomes of them.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, Tag, TcpBootstrap, TcpOptions};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::body::{run_joined_with, secs};
+use crate::processes::{Rank, Told, world};
+
+/// Silence of the default and the time to see it and to tell all.
+const SEEN: Duration = Duration::from_millis(6500);
+
+/// Says of whose death it is told, whenever it is; ends when it is told of its own, or by its parent.
+pub(crate) fn rank(b: &TcpBootstrap) {
+    let told = Arc::new(Told::default());
+    b.observe_failures(Arc::downgrade(&told) as _);
+    b.barrier().unwrap();
+    println!("\nready");
+    let mut known = 0;
+    loop {
+        let failures = told.wait_for(known + 1, secs(60));
+        for failure in &failures[known..] {
+            println!("\ntold {failure}");
+            if failure.rank != b.rank() {
+                continue;
+            }
+            // Taken for dead: nothing goes on here.
+            let soon = || Deadline::after(secs(20));
+            let begun = Instant::now();
+            let sent = b.send((b.rank() + 1) % 4, Tag::user(0), &[1], soon());
+            let got = b.recv((b.rank() + 2) % 4, Tag::user(0), soon());
+            let met = b.barrier();
+            assert!(begun.elapsed() < secs(2), "{:?}", begun.elapsed());
+            for error in [sent, got.map(drop), met].map(Result::unwrap_err) {
+                println!("\nerror {error}");
+            }
+            return;
+        }
+        known = failures.len();
+    }
+}
+
+fn signal(rank: &Rank, signal: Signal) {
+    kill_process(Pid::from_child(&rank.child), signal).unwrap();
+}
+
+fn silence(size: usize) -> (Vec<Rank>, tempfile::TempDir) {
+    let (mut ranks, directory) = world("silence", size);
+    for rank in &mut ranks {
+        rank.says("ready");
+    }
+    (ranks, directory)
+}
+
+#[test]
+fn a_stopped_process_is_named_to_all_and_not_taken_back() {
+    let (mut ranks, _directory) = silence(5);
+    let stopped = Instant::now();
+    signal(&ranks[2], Signal::STOP);
+    for r in [0, 1, 3, 4] {
+        let told = ranks[r].says("told ");
+        assert!(told.starts_with("rank 2 died: "), "rank {r}: {told}");
+        assert!(told.contains("heard nothing"), "rank {r}: {told}");
+    }
+    let took = stopped.elapsed();
+    println!("all ranks knew of the silence after {took:?}");
+    assert!(took > secs(4) && took < SEEN, "{took:?}");
+    signal(&ranks[2], Signal::CONT);
+    let told = ranks[2].says("told ");
+    assert!(told.starts_with("rank 2 died: "), "{told}");
+    for _ in 0..3 {
+        let error = ranks[2].says("error ");
+        assert!(error.contains("take rank 2, this one, for dead"), "{error}");
+    }
+    ranks[2].says("done");
+    assert!(ranks[2].child.wait().unwrap().success());
+}
+
+#[test]
+fn those_whose_neighbours_died_hear_of_all_deaths() {
+    let (mut ranks, _directory) = silence(8);
+    let killed = Instant::now();
+    // In the tree 0-1, 0-2-3, 0-4-5, 4-6-7 this leaves 1, 3, 5 and {6, 7} without each other.
+    for dead in [0, 2, 4] {
+        ranks[dead].child.kill().unwrap();
+    }
+    for r in [1, 3, 5, 6, 7] {
+        let mut told: Vec<String> = (0..3).map(|_| ranks[r].says("told ")).collect();
+        told.sort();
+        for (told, dead) in told.iter().zip([0, 2, 4]) {
+            assert!(
+                told.starts_with(&format!("rank {dead} died")),
+                "rank {r}: {told}"
+            );
+        }
+    }
+    let took = killed.elapsed();
+    println!("all ranks knew of three deaths after {took:?}");
+    assert!(took < secs(2), "{took:?}");
+}
+
+#[test]
+fn a_death_is_told_across_the_gap_of_an_earlier_one() {
+    let (mut ranks, _directory) = silence(8);
+    for dead in [0, 4, 6, 1] {
+        let alive: Vec<usize> = [5, 7, 3, 2].to_vec();
+        let killed = Instant::now();
+        ranks[dead].child.kill().unwrap();
+        for r in alive {
+            let told = ranks[r].says("told ");
+            assert!(
+                told.starts_with(&format!("rank {dead} died")),
+                "rank {r}: {told}"
+            );
+        }
+        assert!(killed.elapsed() < secs(2), "{:?}", killed.elapsed());
+        // Those who were below it find others.
+        thread::sleep(secs(1));
+    }
+}
+
+#[test]
+fn nobody_is_accused_while_all_is_quiet_or_some_leave() {
+    let options = TcpOptions::new().timeout(secs(20)).silence(secs(1));
+    run_joined_with(9, options, |b| {
+        let told = Arc::new(Told::default());
+        b.observe_failures(Arc::downgrade(&told) as _);
+        b.barrier().unwrap();
+        assert!(b.connections() <= 5, "{} connections", b.connections());
+        thread::sleep(secs(3));
+        assert_eq!(told.now(), []);
+        assert!(b.connections() <= 5, "{} connections", b.connections());
+        // The inner ones leave first, and what was below them goes on.
+        match b.rank() {
+            0 | 2 | 4 => return,
+            1 => thread::sleep(secs(1)),
+            _ => thread::sleep(secs(4)),
+        }
+        assert_eq!(told.now(), []);
+        if ![1, 8].contains(&b.rank()) {
+            b.group_barrier(&[3, 5, 6, 7]).unwrap();
+        }
+        assert_eq!(told.now(), []);
+    });
+}
+
+#[test]
+fn a_large_message_keeps_both_ends_alive() {
+    let options = TcpOptions::new()
+        .timeout(secs(20))
+        .silence(Duration::from_millis(500));
+    run_joined_with(2, options, |b| {
+        let peer = 1 - b.rank();
+        for _ in 0..4 {
+            let deadline = Deadline::after(secs(30));
+            if b.rank() == 0 {
+                b.send(peer, Tag::user(0), &vec![7; 100 << 20], deadline)
+                    .unwrap();
+            } else {
+                b.recv(peer, Tag::user(0), deadline).unwrap();
+            }
+        }
+        b.barrier().unwrap();
+        assert!(b.known_failure().is_none());
+    });
+}
+
+#[test]
+fn the_error_of_one_taken_for_dead_says_so() {
+    let error = BootstrapError::Excluded {
+        rank: 3,
+        operation: "a barrier".into(),
+        cause: "rank 2 heard nothing from it for 5 s".into(),
+    };
+    assert!(
+        error
+            .to_string()
+            .contains("take rank 3, this one, for dead")
+    );
+}
