@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use mscclpp_bootstrap::Deadline;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// Variables of launchers. A child must see those of its own job only.
@@ -31,6 +32,21 @@ pub struct Job {
     /// By rank; none is not started yet.
     members: Vec<Option<Member>>,
     directory: TempDir,
+    place: Place,
+}
+
+/// Where the ranks of a job run, and what they see there. By default on this machine, with a file
+/// for the address of rank 0.
+#[derive(Clone, Default)]
+pub struct Place {
+    /// Where the ranks meet.
+    pub root: Option<String>,
+    /// A command, a rank, that runs the rank's command line in its place.
+    pub prefix: Vec<Vec<String>>,
+    /// Whether each rank counts as a machine of its own.
+    pub apart: bool,
+    /// More variables of the environment, for all ranks.
+    pub variables: Vec<(&'static str, String)>,
 }
 
 struct Member {
@@ -47,16 +63,22 @@ impl Job {
 
     /// The same, but for one rank, which [`Job::start_rank`] starts later.
     pub fn start_without(part: &str, ranks: usize, missing: usize) -> anyhow::Result<Self> {
-        let mut job = Self {
-            part: part.to_owned(),
-            secret: secret()?,
-            members: (0..ranks).map(|_| None).collect(),
-            directory: TempDir::new()?,
-        };
+        let mut job = Self::at(Place::default(), part, ranks)?;
         for rank in (0..ranks).filter(|rank| *rank != missing) {
             job.start_rank(rank)?;
         }
         Ok(job)
+    }
+
+    /// A job of which no rank is started yet.
+    pub fn at(place: Place, part: &str, ranks: usize) -> anyhow::Result<Self> {
+        Ok(Self {
+            part: part.to_owned(),
+            secret: secret()?,
+            members: (0..ranks).map(|_| None).collect(),
+            directory: TempDir::new()?,
+            place,
+        })
     }
 
     /// Starts a rank that was left out.
@@ -101,13 +123,18 @@ impl Job {
 
     /// Lets a rank that waits in a receive from [`watch_parent`] go on.
     pub fn tell(&mut self, rank: usize) -> anyhow::Result<()> {
+        self.say(rank, "")
+    }
+
+    /// Says a word to a rank, on a line.
+    pub fn say(&mut self, rank: usize, word: &str) -> anyhow::Result<()> {
         let stdin = self
             .member(rank)?
             .process
             .stdin
             .as_mut()
             .context("stdin is piped")?;
-        stdin.write_all(b"\n")?;
+        stdin.write_all(format!("{word}\n").as_bytes())?;
         Ok(stdin.flush()?)
     }
 
@@ -116,6 +143,12 @@ impl Job {
         let now = Instant::now();
         self.member(rank)?.process.kill()?;
         Ok(now)
+    }
+
+    /// Sends a signal to a rank.
+    pub fn signal(&mut self, rank: usize, signal: Signal) -> anyhow::Result<()> {
+        let pid = Pid::from_child(&self.member(rank)?.process);
+        Ok(kill_process(pid, signal)?)
     }
 
     /// Waits until a rank ends by itself, and well.
@@ -150,7 +183,15 @@ impl Job {
     fn spawn(&self, rank: usize) -> anyhow::Result<Member> {
         let ranks = self.members.len();
         let errors = self.directory.path().join(format!("stderr.{rank}"));
-        let mut command = Command::new(std::env::current_exe()?);
+        let program = std::env::current_exe()?;
+        let mut command = match self.place.prefix.get(rank).map(Vec::as_slice) {
+            Some([first, rest @ ..]) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
+            }
+            _ => Command::new(program),
+        };
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             let launcher = LAUNCHER_PREFIXES
@@ -161,17 +202,23 @@ impl Job {
                 command.env_remove(&name);
             }
         }
+        let file = || format!("file:{}", self.root_file().display());
+        let (local, on_machine) = match self.place.apart {
+            true => (0, 1),
+            false => (rank, ranks),
+        };
+        if self.place.apart {
+            command.env("MSCCLPP_HOSTID", format!("machine of rank {rank}"));
+        }
         command
             .args(["--child", &self.part])
             .env("MSCCLPP_RANK", rank.to_string())
             .env("MSCCLPP_WORLD_SIZE", ranks.to_string())
-            .env("MSCCLPP_LOCAL_RANK", rank.to_string())
-            .env("MSCCLPP_LOCAL_SIZE", ranks.to_string())
-            .env(
-                "MSCCLPP_ROOT",
-                format!("file:{}", self.root_file().display()),
-            )
+            .env("MSCCLPP_LOCAL_RANK", local.to_string())
+            .env("MSCCLPP_LOCAL_SIZE", on_machine.to_string())
+            .env("MSCCLPP_ROOT", self.place.root.clone().unwrap_or_else(file))
             .env("MSCCLPP_SECRET", &self.secret)
+            .envs(self.place.variables.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(&errors)?);
@@ -218,10 +265,20 @@ fn secret() -> anyhow::Result<String> {
 /// Ends this process when its parent does, and at the latest after `limit`: a child never outlives
 /// its test. Words of the parent come out of the returned channel.
 pub fn watch_parent(limit: Duration) -> Receiver<()> {
+    watch_parent_with(limit, |_| false)
+}
+
+/// The same; words for which `obey` is true do not come out. It is called on a thread of its own.
+pub fn watch_parent_with(
+    limit: Duration,
+    obey: impl Fn(&str) -> bool + Send + 'static,
+) -> Receiver<()> {
     let (sender, words) = mpsc::channel();
     thread::spawn(move || {
-        for _ in std::io::stdin().lines().map_while(Result::ok) {
-            let _ = sender.send(());
+        for word in std::io::stdin().lines().map_while(Result::ok) {
+            if !obey(&word) {
+                let _ = sender.send(());
+            }
         }
         std::process::exit(4);
     });

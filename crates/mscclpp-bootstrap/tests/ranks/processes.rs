@@ -182,7 +182,7 @@ fn child() {
         "silence" => crate::liveness::rank(&b),
         "slow gate" => crate::gates_of_processes::waits(&b),
         "gates" => crate::gates_of_processes::rank(&b, usize::MAX, 30),
-        "brief gates" => crate::gates_of_processes::rank(&b, usize::MAX, 6),
+        "brief gates" => crate::gates_of_processes::rank(&b, usize::MAX, 3),
         "two gates" => crate::gates_of_processes::rank(&b, 2, 30),
         other => panic!("no task {other}"),
     }
