@@ -49,17 +49,19 @@ pub(super) fn register(registry: &mut Registry, executor: Executor) {
 }
 
 /// The cases of one moment: all of them, or those that this moment has in the quick form. There each
-/// moment sees a SIGKILL and one other fault, and all faults and victims have their turn.
+/// moment sees the faults that are noticed at once and one of silence, and all faults and victims
+/// have their turn.
 fn cases(number: usize, profile: Profile) -> Vec<(Fault, usize)> {
     match profile {
         Profile::Full => (Fault::ALL.into_iter())
             .flat_map(|fault| (0..RANKS).map(move |victim| (fault, victim)))
             .collect(),
         Profile::Quick => {
-            let other = Fault::ALL[1 + number % 3];
+            let silent = [Fault::Stop, Fault::Cut][number % 2];
             vec![
                 (Fault::Kill, number % RANKS),
-                (other, (number / 3 + 1) % RANKS),
+                (Fault::Close, (number + 1) % RANKS),
+                (silent, (number / 2 + 2) % RANKS),
             ]
         }
     }

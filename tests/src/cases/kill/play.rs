@@ -136,7 +136,7 @@ impl Part {
         let context = Context::of_job(bootstrap.clone(), Deadline::after(CHILD));
         let done = match moment.what {
             What::Join => Ok(()),
-            What::Receive => self.receive(&*bootstrap),
+            What::Receive => self.receive(&bootstrap),
             What::Phase(phase) => self.setup(&bootstrap, backend()?, phase),
             What::OnDemand => self.one_edge(&bootstrap, backend()?, false),
             What::Rebuild => self.one_edge(&bootstrap, backend()?, true),
@@ -261,15 +261,21 @@ impl Part {
         bootstrap.barrier()?;
         let deadline = Deadline::after(JOINS);
         self.moment(rank);
+        let mut made = Vec::new();
         let result = (self.partners(rank).into_iter()).try_for_each(|peer| {
             // Between two ranks each call has a tag of its own.
             let tag = 10 + (rank + peer) as u32;
             if again {
-                service.rebuild(peer, tag, deadline)
-            } else {
-                service.connect_on_demand(peer, 1, tag, deadline).map(drop)
+                return service.rebuild(peer, tag, deadline);
             }
+            made.extend(service.connect_on_demand(peer, 1, tag, deadline)?);
+            Ok(())
         });
+        if self.victim == RANKS {
+            // Nobody drops a queue that another is still making.
+            bootstrap.barrier()?;
+        }
+        drop(made);
         drop(service);
         gone(&nic)?;
         Ok(result?)
