@@ -49,9 +49,9 @@ impl Heard {
     }
 }
 
-/// Begins to look, now that the rank has joined.
-pub(crate) fn start(node: &Arc<Node>, silence: Duration) {
-    let node = Arc::clone(node);
+/// Begins to look, now that the rank is connected to its neighbours.
+pub(crate) fn start(node: &Arc<Node>) {
+    let (node, silence) = (Arc::clone(node), node.silence);
     let look = Look {
         every: (silence / LOOKS).min(LONGEST_LOOK),
         silence,

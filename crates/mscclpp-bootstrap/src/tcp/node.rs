@@ -78,6 +78,8 @@ pub(crate) struct Node {
     pub(crate) rank: usize,
     pub(crate) world: usize,
     pub(crate) timeout: Duration,
+    /// After how long without a sign of life a rank counts as dead.
+    pub(crate) silence: Duration,
     pub(crate) runtime: Handle,
     pub(crate) failures: Arc<Failures>,
     pub(crate) job: OnceLock<Job>,
@@ -96,7 +98,7 @@ impl Node {
     pub(crate) fn new(
         rank: usize,
         world: usize,
-        timeout: Duration,
+        (timeout, silence): (Duration, Duration),
         failures: Arc<Failures>,
         runtime: Handle,
     ) -> Arc<Self> {
@@ -104,6 +106,7 @@ impl Node {
             rank,
             world,
             timeout,
+            silence,
             runtime,
             failures,
             job: OnceLock::new(),

@@ -81,6 +81,35 @@ fn a_stopped_process_is_named_to_all_and_not_taken_back() {
 }
 
 #[test]
+fn a_process_that_is_stopped_while_joining_is_named_to_all() {
+    for victim in [0, 2] {
+        // Rank 3 never comes.
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(
+            directory.path().join("secret"),
+            "a secret of this very test",
+        )
+        .unwrap();
+        let mut ranks: Vec<Rank> = (0..3)
+            .map(|rank| Rank::start("silence", rank, 4, directory.path()))
+            .collect();
+        // Long enough for them to have checked in.
+        thread::sleep(secs(1));
+        let stopped = Instant::now();
+        signal(&ranks[victim], Signal::STOP);
+        for r in (0..3).filter(|r| *r != victim) {
+            let error = ranks[r].says("failed ");
+            let named = format!("rank {victim} has died");
+            assert!(error.contains(&named), "rank {r}: {error}");
+            assert!(error.contains("heard"), "rank {r}: {error}");
+        }
+        let took = stopped.elapsed();
+        println!("rank {victim} was stopped while joining: all knew after {took:?}");
+        assert!(took > secs(4) && took < SEEN, "{took:?}");
+    }
+}
+
+#[test]
 fn those_whose_neighbours_died_hear_of_all_deaths() {
     let (mut ranks, _directory) = silence(8);
     let killed = Instant::now();

@@ -20,7 +20,7 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    fn start(task: &str, rank: usize, world: usize, directory: &Path) -> Self {
+    pub(crate) fn start(task: &str, rank: usize, world: usize, directory: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["processes::child", "--exact", "--ignored", "--nocapture"])
             .env("MSCCLPP_TEST_TASK", task)
