@@ -15,6 +15,7 @@ use super::frame::{Assembly, Head, MAX_PIECE, short_cause};
 use super::liveness::Heard;
 use super::node::{Node, Peer, Spread};
 use super::outgoing::{Job, News, Outgoing, WINDOW};
+use super::suspicion::suspect;
 use crate::failure::{FailureKind, PeerFailure};
 
 /// How long a peer may take for its first frame.
@@ -151,7 +152,7 @@ pub(crate) async fn run(
     ended(&node, rank, end);
 }
 
-fn ended(node: &Node, rank: usize, end: End) {
+fn ended(node: &Arc<Node>, rank: usize, end: End) {
     // While this rank leaves, the others close in their turn.
     if !node.leaving.load(Ordering::Acquire) {
         match end {
@@ -159,14 +160,10 @@ fn ended(node: &Node, rank: usize, end: End) {
                 PeerFailure::new(rank, FailureKind::Left, "it said goodbye"),
                 Spread::Nobody,
             ),
-            End::Broken(cause) => node.gone(
-                PeerFailure::new(
-                    rank,
-                    FailureKind::Died,
-                    format!("its connection to rank {} broke: {cause}", node.rank),
-                ),
-                Spread::Everybody,
-            ),
+            End::Broken(cause) => {
+                let node = Arc::clone(node);
+                (node.runtime.clone()).spawn(async move { suspect(&node, rank, cause).await });
+            }
             End::Here => {}
         }
     }

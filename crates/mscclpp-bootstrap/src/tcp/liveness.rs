@@ -103,6 +103,13 @@ impl Look {
     }
 }
 
+/// Whether a rank is a neighbour of this one because others have died.
+pub(super) fn inherited(node: &Node, rank: usize) -> bool {
+    let died = |rank| (node.failures.of(rank)).is_some_and(|f| f.kind == FailureKind::Died);
+    let of = |gone: &dyn Fn(usize) -> bool| neighbours(node.rank, node.world, gone);
+    of(&died).contains(&rank) && !of(&|_| false).contains(&rank)
+}
+
 /// The neighbours of a rank that is not gone, in the tree of those that are not.
 fn neighbours(rank: usize, world: usize, gone: impl Fn(usize) -> bool) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();

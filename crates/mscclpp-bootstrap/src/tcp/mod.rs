@@ -11,6 +11,7 @@ mod node;
 mod options;
 mod outgoing;
 mod peers;
+mod suspicion;
 
 use std::fmt;
 use std::future::Future;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -90,6 +90,8 @@ pub(crate) struct Node {
     pub(crate) leaving: AtomicBool,
     peers: Mutex<HashMap<usize, Arc<Peer>>>,
     turns: Turns,
+    /// The peers that live although their connections to this rank broke lately.
+    pub(crate) broken: Mutex<Vec<(usize, Instant)>>,
     connections: AtomicUsize,
     connection_closed: Notify,
 }
@@ -115,6 +117,7 @@ impl Node {
             leaving: AtomicBool::new(false),
             peers: Mutex::default(),
             turns: Turns::new(),
+            broken: Mutex::default(),
             connections: AtomicUsize::new(0),
             connection_closed: Notify::new(),
         })
@@ -152,7 +155,7 @@ impl Node {
         }
         let (rank, kind, cause) = (failure.rank, failure.kind, failure.cause.clone());
         if rank == self.rank {
-            self.excluded(failure);
+            self.excluded(failure.cause);
             return;
         }
         // One that the others have left out has nothing to say about them.
@@ -188,8 +191,8 @@ impl Node {
 
     /// The others take this rank for dead. They wait for it no longer and would not know what it
     /// missed: nothing goes on here.
-    fn excluded(&self, failure: PeerFailure) {
-        let cause = failure.cause.clone();
+    pub(crate) fn excluded(&self, cause: String) {
+        let failure = PeerFailure::new(self.rank, FailureKind::Died, cause.clone());
         if !self.failures.record(failure) {
             return;
         }
@@ -199,6 +202,9 @@ impl Node {
             "the other ranks take this one for dead"
         );
         for (_, peer) in self.all_peers() {
+            // Whoever does not know yet need not find out by itself.
+            let (rank, cause) = (self.rank, cause.clone());
+            peer.outgoing.tell(News::Death { rank, cause });
             peer.mailbox.wake();
             peer.outgoing.wake();
         }

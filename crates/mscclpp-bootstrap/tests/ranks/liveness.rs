@@ -6,7 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, Tag, TcpBootstrap, TcpOptions};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::net::{Shutdown, getpeername, shutdown};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
+};
 
 use crate::body::{run_joined_with, secs};
 use crate::processes::{Rank, Told, world};
@@ -149,6 +152,66 @@ fn a_death_is_told_across_the_gap_of_an_earlier_one() {
         assert!(killed.elapsed() < secs(2), "{:?}", killed.elapsed());
         // Those who were below it find others.
         thread::sleep(secs(1));
+    }
+}
+
+/// Shuts the sockets of a process down, one after the other, from the highest or the lowest.
+fn close_sockets(rank: &Rank, downwards: bool) {
+    let pid = Pid::from_child(&rank.child);
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    let open = std::fs::read_dir(format!("/proc/{}/fd", rank.child.id())).unwrap();
+    let mut numbers: Vec<i32> = open
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .map(|name| name.parse().unwrap())
+        .collect();
+    numbers.sort_unstable();
+    if downwards {
+        numbers.reverse();
+    }
+    for number in numbers {
+        let Ok(copy) = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty()) else {
+            continue;
+        };
+        // Neither files nor listeners have a peer.
+        if getpeername(&copy).is_ok() {
+            shutdown(&copy, Shutdown::Both).unwrap();
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn a_process_that_loses_its_connections_is_named_and_nobody_else() {
+    for (size, victim) in [(4, 0), (4, 1), (4, 2), (4, 3), (8, 4), (8, 6)] {
+        for downwards in [false, true] {
+            let (mut ranks, _directory) = silence(size);
+            let closed = Instant::now();
+            close_sockets(&ranks[victim], downwards);
+            for r in (0..size).filter(|r| *r != victim) {
+                let told = ranks[r].says("told ");
+                let named = format!("rank {victim} died: ");
+                assert!(told.starts_with(&named), "rank {r}: {told}");
+            }
+            let took = closed.elapsed();
+            assert!(took < secs(2), "{took:?}");
+            // It finds that it is out, and the others hear of nobody else.
+            while !ranks[victim]
+                .says("told ")
+                .starts_with(&format!("rank {victim} "))
+            {}
+            for _ in 0..3 {
+                ranks[victim].says("error ");
+            }
+            let other = (victim + 1) % size;
+            ranks[other].child.kill().unwrap();
+            for r in (0..size).filter(|r| ![victim, other].contains(r)) {
+                let told = ranks[r].says("told ");
+                assert!(
+                    told.starts_with(&format!("rank {other} died")),
+                    "rank {r}: {told}"
+                );
+            }
+        }
     }
 }
 
