@@ -123,18 +123,13 @@ impl Job {
 
     /// Lets a rank that waits in a receive from [`watch_parent`] go on.
     pub fn tell(&mut self, rank: usize) -> anyhow::Result<()> {
-        self.say(rank, "")
-    }
-
-    /// Says a word to a rank, on a line.
-    pub fn say(&mut self, rank: usize, word: &str) -> anyhow::Result<()> {
         let stdin = self
             .member(rank)?
             .process
             .stdin
             .as_mut()
             .context("stdin is piped")?;
-        stdin.write_all(format!("{word}\n").as_bytes())?;
+        stdin.write_all(b"\n")?;
         Ok(stdin.flush()?)
     }
 
@@ -145,10 +140,14 @@ impl Job {
         Ok(now)
     }
 
+    /// The process of a rank.
+    pub fn process(&mut self, rank: usize) -> anyhow::Result<Pid> {
+        Ok(Pid::from_child(&self.member(rank)?.process))
+    }
+
     /// Sends a signal to a rank.
     pub fn signal(&mut self, rank: usize, signal: Signal) -> anyhow::Result<()> {
-        let pid = Pid::from_child(&self.member(rank)?.process);
-        Ok(kill_process(pid, signal)?)
+        Ok(kill_process(self.process(rank)?, signal)?)
     }
 
     /// Waits until a rank ends by itself, and well.
@@ -265,20 +264,10 @@ fn secret() -> anyhow::Result<String> {
 /// Ends this process when its parent does, and at the latest after `limit`: a child never outlives
 /// its test. Words of the parent come out of the returned channel.
 pub fn watch_parent(limit: Duration) -> Receiver<()> {
-    watch_parent_with(limit, |_| false)
-}
-
-/// The same; words for which `obey` is true do not come out. It is called on a thread of its own.
-pub fn watch_parent_with(
-    limit: Duration,
-    obey: impl Fn(&str) -> bool + Send + 'static,
-) -> Receiver<()> {
     let (sender, words) = mpsc::channel();
     thread::spawn(move || {
-        for word in std::io::stdin().lines().map_while(Result::ok) {
-            if !obey(&word) {
-                let _ = sender.send(());
-            }
+        for _ in std::io::stdin().lines().map_while(Result::ok) {
+            let _ = sender.send(());
         }
         std::process::exit(4);
     });

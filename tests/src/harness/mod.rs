@@ -21,7 +21,7 @@ pub use context::{Context, Measurement, Stage};
 pub use control::Control;
 pub use filter::{Filter, selected};
 pub use halting::Halting;
-pub use job::{Job, Place, published, watch_parent, watch_parent_with};
+pub use job::{Job, Place, published, watch_parent};
 pub use options::{Options, Profile};
 pub use process::{cpu_time, is_guest, threads};
 pub use report::Report;

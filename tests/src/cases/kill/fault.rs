@@ -2,10 +2,11 @@
 //! What happens to a rank.
 
 use std::fmt;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::fs;
 use std::time::Duration;
 
 use rustix::net::{Shutdown, getpeername, shutdown};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 /// After how long without a sign of life a rank counts as dead in these jobs. By default it is 5 s.
 pub(super) const SILENCE: Duration = Duration::from_secs(1);
@@ -48,22 +49,20 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Shuts down every connection of this process, under those who use them.
-pub(super) fn close_sockets() {
-    let Ok(open) = std::fs::read_dir("/proc/self/fd") else {
-        return;
-    };
-    for entry in open.flatten() {
-        let target = std::fs::read_link(entry.path()).unwrap_or_default();
-        let number = entry.file_name().to_string_lossy().parse::<RawFd>();
-        if let (Ok(number), true) = (number, target.to_string_lossy().starts_with("socket:")) {
-            // SAFETY: it is not closed here. Whoever owns it may close it meanwhile; then the calls
-            // fail, or meet another descriptor of this process, which they do not close either.
-            let socket = unsafe { BorrowedFd::borrow_raw(number) };
-            // Listeners have no peer, and stay.
-            if getpeername(socket).is_ok() {
-                let _ = shutdown(socket, Shutdown::Both);
-            }
+/// Shuts down every connection of a process, under those who use them.
+pub(super) fn close_sockets(process: Pid) -> anyhow::Result<()> {
+    let pidfd = pidfd_open(process, PidfdFlags::empty())?;
+    for entry in fs::read_dir(format!("/proc/{}/fd", process.as_raw_nonzero()))?.flatten() {
+        let Ok(number) = entry.file_name().to_string_lossy().parse() else {
+            continue;
+        };
+        // What is closed meanwhile cannot be copied; files and listeners have no peer, and stay.
+        if let Ok(copy) = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty())
+            && getpeername(&copy).is_ok()
+        {
+            // It may have been shut down by its owner.
+            let _ = shutdown(&copy, Shutdown::Both);
         }
     }
+    Ok(())
 }

@@ -12,12 +12,11 @@ use mscclpp_port::{Error, GpuNetIoConfig, GpuNetIoService, Hca, Status};
 use mscclpp_softnic as softnic;
 
 use super::RANKS;
-use super::fault::close_sockets;
 use super::left::Left;
 use super::moment::{Half, Moment, Operation, What, moments};
 use crate::backend::{BACKENDS, Backend, Setup};
 use crate::fixture::{Fixture, Link, error_of};
-use crate::harness::{Context, Halting, TestResult, watch_parent_with};
+use crate::harness::{Context, Halting, TestResult, watch_parent};
 use crate::kernels::{Call, Steps};
 
 /// The name of the part. Behind it are the number of the moment and the victim; without a victim,
@@ -52,13 +51,7 @@ pub(in crate::cases) fn play(number: usize, victim: usize) -> TestResult {
         .into_iter()
         .nth(number)
         .context("no such moment")?;
-    let words = watch_parent_with(CHILD, |word| {
-        let close = word == "close";
-        if close {
-            close_sockets();
-        }
-        close
-    });
+    let words = watch_parent(CHILD);
     let before = Left::of_process();
     let words = Arc::new(Mutex::new(words));
     let part = Part { victim, words };

@@ -10,7 +10,7 @@ use mscclpp_bootstrap::Deadline;
 use rustix::process::Signal;
 
 use super::RANKS;
-use super::fault::{Fault, SILENCE};
+use super::fault::{Fault, SILENCE, close_sockets};
 use super::left::Left;
 use super::moment::{Moment, What};
 use super::network::Network;
@@ -133,7 +133,7 @@ impl<'a> Jobs<'a> {
         match fault {
             Fault::Kill => drop(job.kill(victim)?),
             Fault::Stop => job.signal(victim, Signal::STOP)?,
-            Fault::Close => job.say(victim, "close")?,
+            Fault::Close => close_sockets(job.process(victim)?)?,
             Fault::Cut => (self.network.as_ref().context("no network")?).cut(victim)?,
         }
         if let Some(late) = late {
