@@ -147,8 +147,8 @@ impl<'a> Jobs<'a> {
             }
         }
         let limit = match self.what {
-            // Without rank 0 nobody can tell the one that is late.
-            What::Join if victim == 0 => JOIN_TIME + fault.seen_within(),
+            // Without rank 0 there is nobody who knows.
+            What::Join if victim == 0 || late == Some(0) => JOIN_TIME + fault.seen_within(),
             What::Teardown => TEARDOWN,
             _ => fault.seen_within(),
         };
@@ -185,7 +185,8 @@ impl<'a> Jobs<'a> {
         let _ = job.tell(victim);
         let limit = Deadline::after(8 * SILENCE + JOIN_TIME + TEARDOWN);
         let (_, line) = job.line(victim, limit)?;
-        if self.what != What::Teardown {
+        // What it needs for the rest of an exchange may have come before.
+        if !matches!(self.what, What::Teardown | What::Exchange(_)) {
             ensure!(!line.starts_with(ENDED), "it was not disturbed: {line}");
         }
         job.expect(victim, CLEAN, limit)?;
