@@ -9,16 +9,23 @@ const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// The time limit of a set-up call when the caller names none: 30 s, or the
 /// number of seconds (fractions allowed) in `MSCCLPP_BOOTSTRAP_TIMEOUT`.
 pub(crate) fn default_timeout() -> Duration {
-    const DEFAULT: Duration = Duration::from_secs(30);
-    let Ok(text) = std::env::var("MSCCLPP_BOOTSTRAP_TIMEOUT") else {
-        return DEFAULT;
+    seconds("MSCCLPP_BOOTSTRAP_TIMEOUT", 30)
+}
+
+/// After how long without a sign of life a rank counts as dead: 5 s, or the
+/// number of seconds in `MSCCLPP_SILENCE_TIMEOUT`.
+pub(crate) fn default_silence() -> Duration {
+    seconds("MSCCLPP_SILENCE_TIMEOUT", 5)
+}
+
+fn seconds(name: &str, default: u64) -> Duration {
+    let default = Duration::from_secs(default);
+    let Ok(text) = std::env::var(name) else {
+        return default;
     };
     parse_seconds(&text).unwrap_or_else(|| {
-        tracing::warn!(
-            value = text,
-            "MSCCLPP_BOOTSTRAP_TIMEOUT is not a positive number of seconds; using 30"
-        );
-        DEFAULT
+        tracing::warn!("{name}={text} is not a positive number of seconds; using {default:?}");
+        default
     })
 }
 

@@ -124,6 +124,22 @@ pub enum BootstrapError {
         operation: String,
     },
 
+    /// The other ranks take this one for dead: they heard nothing from it for too long, or its
+    /// connections broke. They do not wait for it any more, nor let it in again.
+    #[error(
+        "the other ranks take rank {rank}, this one, for dead ({cause}); it can not go on with \
+         {operation}: end the process. If it was only stopped or slow, raise \
+         MSCCLPP_SILENCE_TIMEOUT on all ranks"
+    )]
+    Excluded {
+        /// This rank.
+        rank: usize,
+        /// What it was doing.
+        operation: String,
+        /// What the others saw, and who.
+        cause: String,
+    },
+
     /// Another rank could not join, so nobody can.
     #[error("rank {rank} can not join because of rank {by}: {cause}")]
     JoinFailed {

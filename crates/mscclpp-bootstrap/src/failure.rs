@@ -7,8 +7,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureKind {
-    /// Its connection broke without a goodbye: the process died, or the network
-    /// to it did.
+    /// Its connection broke without a goodbye, or nothing was heard from it for too
+    /// long: the process died or stopped, or the network to it did.
     Died,
     /// It dropped its bootstrap in good order while somebody still wanted
     /// something from it.
@@ -50,7 +50,8 @@ impl fmt::Display for PeerFailure {
 
 /// Wants to know which ranks are gone.
 pub trait FailureObserver: Send + Sync {
-    /// Called once for each rank that is gone, on a thread of the bootstrap (for
+    /// Called once for each rank that is gone, this one included if the others take
+    /// it for dead, on a thread of the bootstrap (for
     /// those already gone: on the thread that registers) and with none of its
     /// locks held. Different ranks may be told from different threads at once.
     fn peer_failed(&self, failure: &PeerFailure);

@@ -45,9 +45,10 @@
 //! - **Joining needs the secret**, which never travels; see [`link`] for the
 //!   proof, which every later connection of the job makes too. Connections are
 //!   authenticated when they are made; what travels is not encrypted.
-//! - **A rank that dies is seen** by those connected to it and those who wait for
-//!   it, and told on to all; see [`FailureObserver`]. A death is a connection that
-//!   breaks without a goodbye: let [`TcpBootstrap`] drop before the process ends.
+//! - **A rank that dies is seen** and told to all; see [`FailureObserver`]. A death
+//!   is a connection that breaks without a goodbye (let [`TcpBootstrap`] drop before
+//!   the process ends), or silence for 5 s: a stopped process, a cut link. Who was
+//!   taken for dead and lives gets [`BootstrapError::Excluded`].
 //! - **Connections are few**: O(log world) and those to peers that one talks to.
 //!
 //! # Environment
@@ -58,6 +59,7 @@
 //! | `MSCCLPP_SECRET`, `MSCCLPP_SECRET_FILE` | the secret for joins at an address |
 //! | `MSCCLPP_SOCKET_IFNAME`, `MSCCLPP_SOCKET_FAMILY` | see [`interface`] |
 //! | `MSCCLPP_BOOTSTRAP_TIMEOUT` | seconds that a collective may take; 30 |
+//! | `MSCCLPP_SILENCE_TIMEOUT` | seconds without a sign of life after which a rank counts as dead; 5 |
 //! | `MSCCLPP_HOSTID` | see [`host::id`] |
 #![forbid(unsafe_code)]
 

@@ -262,6 +262,7 @@
 //! # }
 //! ```
 mod arrival;
+mod async_errors;
 mod buffer;
 mod communicator;
 mod connection;
@@ -308,6 +309,7 @@ pub mod verbs;
 mod visible;
 mod watcher;
 
+pub use async_errors::{AsyncError, AsyncErrors};
 pub use buffer::Buffer;
 pub use communicator::{Communicator, Pending};
 pub use connection::Connection;

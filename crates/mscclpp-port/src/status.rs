@@ -21,7 +21,11 @@ pub(crate) struct StickyStatus {
     error: Mutex<Option<Error>>,
     /// Kept alive for as long as the status is: whoever would tell it of a peer's death.
     guardian: OnceLock<Arc<dyn Any + Send + Sync>>,
+    /// Told of the error.
+    witness: OnceLock<Witness>,
 }
+
+type Witness = Box<dyn Fn(Error) + Send + Sync>;
 
 impl StickyStatus {
     /// A status without error.
@@ -30,7 +34,16 @@ impl StickyStatus {
             word: Visible::new()?,
             error: Mutex::new(None),
             guardian: OnceLock::new(),
+            witness: OnceLock::new(),
         }))
+    }
+
+    /// As [`new`](Self::new), with one who is told of the error, by the thread that records it.
+    pub(crate) fn witnessed(witness: impl Fn(Error) + Send + Sync + 'static) -> Result<Arc<Self>> {
+        let status = Self::new()?;
+        // It is new: nobody else has set one.
+        let _ = status.witness.set(Box::new(witness));
+        Ok(status)
     }
 
     /// Records `error` if it is the first. Returns whether it was.
@@ -46,9 +59,14 @@ impl StickyStatus {
             _ => 0,
         };
         let word = StatusWord::new(error.status(), detail);
+        let told = self.witness.get().map(|witness| (witness, error.clone()));
         *slot = Some(error);
         // Release: a thread that reads the word finds the error and all that led to it.
         self.word.store(word.to_bits(), Ordering::Release);
+        drop(slot);
+        if let Some((witness, error)) = told {
+            witness(error);
+        }
         true
     }
 

@@ -55,7 +55,12 @@ fn end_at_once() -> ! {
 
 /// Runs one rank; whether nothing failed.
 fn rank(control: &Control, options: &Options) -> bool {
-    !run(control, options, cases::all(options.executor)).failed()
+    let report = run(control, options, cases::all(options.executor));
+    let kills = cases::kill_cases();
+    if kills > 0 {
+        println!("{kills} kill cases");
+    }
+    !report.failed()
 }
 
 /// Runs all ranks as threads, and the first of them on this one.

@@ -1,30 +1,20 @@
 // SPDX-License-Identifier: MIT
-//! Jobs of their own, which rank 0 starts on its machine: a rank is killed, strangers knock, many
-//! ranks join.
+//! Jobs of their own, which rank 0 starts on its machine: strangers knock, many ranks join.
 
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
-use mscclpp_bootstrap::{Bootstrap as _, Deadline, Tag, TcpBootstrap};
-use mscclpp_port::{Error, Status};
+use anyhow::{Context as _, ensure};
+use mscclpp_bootstrap::{Bootstrap as _, Deadline, TcpBootstrap};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use super::kill as kill_matrix;
 use super::rdma::{KILL_RDMA, play_kill as play_kill_rdma};
-use super::service::set_up_once;
-use crate::backend::{BACKENDS, Backend, Executor, Setup};
-use crate::fixture::{Fixture, error_of};
+use crate::backend::BACKENDS;
 use crate::harness::{Context, Job, Registry, TestResult, published, watch_parent};
-use crate::kernels::{Call, Flood, Steps};
 
-const KILL_WAIT: &str = "kill-wait";
-const KILL_POST: &str = "kill-post";
-const KILL_RECV: &str = "kill-recv";
-const KILL_SETUP: &str = "kill-setup";
 const JOIN: &str = "join";
 
 /// How long a child may live.
@@ -33,25 +23,7 @@ pub(super) const CHILD: Duration = Duration::from_secs(90);
 /// How long survivors have to end after a rank was killed.
 const SEEN: Duration = Duration::from_secs(5);
 
-pub(super) fn register(registry: &mut Registry, executor: Executor) {
-    for (row, backend) in executor.backends() {
-        registry.of(backend, |registry, backend| kills(registry, row, backend));
-    }
-    for (victim, name) in [(0, "FirstRank"), (3, "LastRank")] {
-        let part = format!("{KILL_SETUP}:{victim}");
-        registry
-            .add(format!("KillSetup.{name}"), move |context| {
-                kill(context, &part, victim)
-            })
-            .ranks(1, 1)
-            .seconds(90);
-    }
-    registry
-        .add("KillWait.Bootstrap", |context| {
-            kill(context, &format!("{KILL_RECV}:1"), 1)
-        })
-        .ranks(1, 1)
-        .seconds(90);
+pub(super) fn register(registry: &mut Registry) {
     registry
         .add("JoinTest.ThousandStrangers", thousand_strangers)
         .ranks(1, 1)
@@ -63,40 +35,14 @@ pub(super) fn register(registry: &mut Registry, executor: Executor) {
         .seconds(90);
 }
 
-fn kills(registry: &mut Registry, row: usize, backend: &'static Backend) {
-    for (victim, name) in [(0, "FirstRank"), (2, "ThirdRank")] {
-        registry
-            .add(
-                format!("KillWait.{name}{}", backend.suffix),
-                move |context| kill(context, &format!("{KILL_WAIT}:{row}:{victim}"), victim),
-            )
-            .ranks(1, 1)
-            .seconds(90);
-    }
-    registry
-        .add(
-            format!("KillPost.FirstRank{}", backend.suffix),
-            move |context| kill(context, &format!("{KILL_POST}:{row}:0"), 0),
-        )
-        .ranks(1, 1)
-        .seconds(90);
-}
-
 /// Plays a part in a job that a test started. The part's name is followed by its numbers.
 pub fn play(part: &str) -> ExitCode {
     let mut words = part.split(':');
     let name = words.next().unwrap_or_default();
     let numbers: Result<Vec<usize>, _> = words.map(str::parse).collect();
     let result = match (name, numbers.as_deref()) {
-        (KILL_WAIT, Ok([row, victim])) if *row < BACKENDS.len() => {
-            play_kill_wait(&BACKENDS[*row], *victim)
-        }
-        (KILL_POST, Ok([row, victim])) if *row < BACKENDS.len() => {
-            play_kill_post(&BACKENDS[*row], *victim)
-        }
         (KILL_RDMA, Ok([row])) if *row < BACKENDS.len() => play_kill_rdma(&BACKENDS[*row]),
-        (KILL_RECV, Ok([victim])) => play_kill_recv(*victim),
-        (KILL_SETUP, Ok([victim])) => play_kill_setup(*victim),
+        (kill_matrix::PART, Ok([moment, victim])) => kill_matrix::play(*moment, *victim),
         (JOIN, Ok([])) => play_join(),
         _ => Err(anyhow::anyhow!("there is no part {part}")),
     };
@@ -147,134 +93,6 @@ pub(super) fn kill(context: &Context, part: &str, victim: usize) -> TestResult {
         "ms",
     );
     Ok(())
-}
-
-fn play_kill_wait(backend: &'static Backend, victim: usize) -> TestResult {
-    let _words = watch_parent(CHILD);
-    let bootstrap = Arc::new(TcpBootstrap::from_launcher(Duration::from_secs(30))?);
-    let context = Context::of_job(bootstrap.clone(), Deadline::after(CHILD));
-    let fixture = Fixture::over(&context, backend, &Setup::default(), bootstrap.clone())?;
-    let buffer = fixture.buffer(64)?;
-    let memory = fixture.register(&buffer)?;
-    let links = fixture.link(&fixture.peers(), 0, &memory, &memory)?;
-    // The victim waits for someone too: all four are blocked.
-    let waits_for = if context.rank() == victim {
-        (victim + 1) % context.ranks()
-    } else {
-        victim
-    };
-    let link = links
-        .iter()
-        .find(|link| link.peer == waits_for)
-        .context("a link to each peer")?;
-    let kernel = Steps::launch(&[link.base()], &[(0, Call::Wait)])?;
-    bootstrap.barrier()?;
-    println!("WAITING");
-    let status = kernel.finish(context.deadline())?[0].status()?;
-    let error = link.connection.status();
-    println!(
-        "{status:?}, {}",
-        error
-            .as_ref()
-            .map_or("no error".into(), ToString::to_string)
-    );
-    ensure!(
-        status == Status::PeerDown,
-        "the kernel's wait returns {status:?}"
-    );
-    match error {
-        Some(Error::PeerDown { rank, .. }) if rank == Some(victim) => {}
-        other => bail!("the connection's error does not name rank {victim}: {other:?}"),
-    }
-    // The bootstrap has a connection of its own to see it by.
-    let seen = Deadline::after(Duration::from_secs(2));
-    while bootstrap.failure_of(victim).is_none() {
-        ensure!(
-            !seen.expired(),
-            "the bootstrap does not know of rank {victim}'s death"
-        );
-        thread::sleep(Duration::from_millis(1));
-    }
-    Ok(())
-}
-
-/// Survivors post to the victim without an end, and wait for it on another thread. Both end.
-fn play_kill_post(backend: &'static Backend, victim: usize) -> TestResult {
-    let _words = watch_parent(CHILD);
-    let bootstrap = Arc::new(TcpBootstrap::from_launcher(Duration::from_secs(30))?);
-    let context = Context::of_job(bootstrap.clone(), Deadline::after(CHILD));
-    let fixture = Fixture::over(&context, backend, &Setup::default(), bootstrap.clone())?;
-    let buffer = fixture.buffer(4096)?;
-    let memory = fixture.register(&buffer)?;
-    let links = fixture.link(&fixture.peers(), 0, &memory, &memory)?;
-    if context.rank() == victim {
-        bootstrap.barrier()?;
-        println!("WAITING");
-        thread::sleep(CHILD);
-        bail!("the victim was not killed");
-    }
-    let link = (links.iter().find(|link| link.peer == victim)).context("a link to each peer")?;
-    let waiting = Steps::launch(&[link.base()], &[(0, Call::Wait)])?;
-    let posting = Flood::new(link.channel.device_handle(), &link.channel, 4096)?.launch(2)?;
-    posting.wait(100, context.deadline())?;
-    bootstrap.barrier()?;
-    println!("WAITING");
-    let waited = waiting.finish(context.deadline())?[0].status()?;
-    let mut statuses = posting.finish(context.deadline())?;
-    statuses.push(waited);
-    let error = error_of(&link.connection)?;
-    // A request to the dead rank may fail before its death is known.
-    let ended = |status: &Status| matches!(status, Status::PeerDown | Status::QueueError);
-    ensure!(statuses.iter().all(ended), "calls return {statuses:?}");
-    let named = match error {
-        Error::PeerDown { rank, .. } | Error::QueueFailed { rank, .. } => rank == Some(victim),
-        _ => false,
-    };
-    ensure!(
-        named,
-        "the connection's error does not name rank {victim}: {error:?}"
-    );
-    println!("PeerDown, calls return {statuses:?}: {error}");
-    Ok(())
-}
-
-/// The last rank waits in a barrier, the others for a message of the victim; the victim itself for
-/// one that nobody sends.
-fn play_kill_recv(victim: usize) -> TestResult {
-    let _words = watch_parent(CHILD);
-    let bootstrap = TcpBootstrap::from_launcher(Duration::from_secs(30))?;
-    bootstrap.barrier()?;
-    println!("WAITING");
-    let result = if bootstrap.rank() + 1 == bootstrap.world_size() {
-        bootstrap.barrier()
-    } else {
-        (bootstrap.recv(victim, Tag::user(7), Deadline::after(CHILD))).map(drop)
-    };
-    let error = result.err().context("the wait ends well")?;
-    let named = error.gone_rank() == Some(victim);
-    println!(
-        "{}, {error}",
-        if named { "PeerDown" } else { "another error" }
-    );
-    Ok(())
-}
-
-/// One setup of a sparse plan after the other, until one fails.
-fn play_kill_setup(victim: usize) -> TestResult {
-    let _words = watch_parent(CHILD);
-    let bootstrap = Arc::new(TcpBootstrap::from_launcher(Duration::from_secs(30))?);
-    set_up_once(bootstrap.clone())?;
-    println!("WAITING");
-    loop {
-        match set_up_once(bootstrap.clone()) {
-            Ok(()) => {}
-            Err(Error::Setup(error)) if error.lost_rank() == Some(victim) => {
-                println!("PeerDown, {error}");
-                return Ok(());
-            }
-            Err(error) => bail!("it does not name rank {victim}: {error}"),
-        }
-    }
 }
 
 fn play_join() -> TestResult {

@@ -11,6 +11,7 @@ mod file_bootstrap;
 mod flush;
 mod gpu;
 mod jobs;
+mod kill;
 mod large;
 mod lifetime;
 mod mesh;
@@ -27,6 +28,7 @@ use crate::harness::{Registry, Test};
 #[cfg(test)]
 pub(crate) use file_bootstrap::FileBootstrap;
 pub use jobs::{join_seconds, play};
+pub use kill::kill_cases;
 
 /// Every test of an executor, in the order in which they run: what others stand on first.
 pub fn all(executor: Executor) -> Vec<Test> {
@@ -53,7 +55,8 @@ pub fn all(executor: Executor) -> Vec<Test> {
         });
     }
     blocked::register_bootstrap(&mut registry);
-    jobs::register(&mut registry, executor);
+    jobs::register(&mut registry);
+    kill::register(&mut registry, executor);
     registry.into_tests()
 }
 

@@ -119,13 +119,6 @@ impl Rank {
     }
 }
 
-/// Sets the sparse plan up on a NIC of its own, and lets everything go.
-pub(super) fn set_up_once(bootstrap: Arc<dyn Bootstrap>) -> Result<(), Error> {
-    let counts = SPARSE[bootstrap.rank()];
-    let service = GpuNetIoService::new(bootstrap, Hca::named("soft0"), Device::cpu())?;
-    service.setup(&counts, 0)
-}
-
 fn sparse(context: &Context, backend: &'static Backend) -> TestResult {
     let counts = SPARSE[context.rank()];
     let bootstrap = Arc::new(Recording::new(context.bootstrap()?));

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use mscclpp_bootstrap::Deadline;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// Variables of launchers. A child must see those of its own job only.
@@ -31,6 +32,21 @@ pub struct Job {
     /// By rank; none is not started yet.
     members: Vec<Option<Member>>,
     directory: TempDir,
+    place: Place,
+}
+
+/// Where the ranks of a job run, and what they see there. By default on this machine, with a file
+/// for the address of rank 0.
+#[derive(Clone, Default)]
+pub struct Place {
+    /// Where the ranks meet.
+    pub root: Option<String>,
+    /// A command, a rank, that runs the rank's command line in its place.
+    pub prefix: Vec<Vec<String>>,
+    /// Whether each rank counts as a machine of its own.
+    pub apart: bool,
+    /// More variables of the environment, for all ranks.
+    pub variables: Vec<(&'static str, String)>,
 }
 
 struct Member {
@@ -47,16 +63,22 @@ impl Job {
 
     /// The same, but for one rank, which [`Job::start_rank`] starts later.
     pub fn start_without(part: &str, ranks: usize, missing: usize) -> anyhow::Result<Self> {
-        let mut job = Self {
-            part: part.to_owned(),
-            secret: secret()?,
-            members: (0..ranks).map(|_| None).collect(),
-            directory: TempDir::new()?,
-        };
+        let mut job = Self::at(Place::default(), part, ranks)?;
         for rank in (0..ranks).filter(|rank| *rank != missing) {
             job.start_rank(rank)?;
         }
         Ok(job)
+    }
+
+    /// A job of which no rank is started yet.
+    pub fn at(place: Place, part: &str, ranks: usize) -> anyhow::Result<Self> {
+        Ok(Self {
+            part: part.to_owned(),
+            secret: secret()?,
+            members: (0..ranks).map(|_| None).collect(),
+            directory: TempDir::new()?,
+            place,
+        })
     }
 
     /// Starts a rank that was left out.
@@ -118,6 +140,16 @@ impl Job {
         Ok(now)
     }
 
+    /// The process of a rank.
+    pub fn process(&mut self, rank: usize) -> anyhow::Result<Pid> {
+        Ok(Pid::from_child(&self.member(rank)?.process))
+    }
+
+    /// Sends a signal to a rank.
+    pub fn signal(&mut self, rank: usize, signal: Signal) -> anyhow::Result<()> {
+        Ok(kill_process(self.process(rank)?, signal)?)
+    }
+
     /// Waits until a rank ends by itself, and well.
     pub fn end_well(&mut self, rank: usize, deadline: Deadline) -> anyhow::Result<()> {
         let member = self.member(rank)?;
@@ -150,7 +182,15 @@ impl Job {
     fn spawn(&self, rank: usize) -> anyhow::Result<Member> {
         let ranks = self.members.len();
         let errors = self.directory.path().join(format!("stderr.{rank}"));
-        let mut command = Command::new(std::env::current_exe()?);
+        let program = std::env::current_exe()?;
+        let mut command = match self.place.prefix.get(rank).map(Vec::as_slice) {
+            Some([first, rest @ ..]) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
+            }
+            _ => Command::new(program),
+        };
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             let launcher = LAUNCHER_PREFIXES
@@ -161,17 +201,23 @@ impl Job {
                 command.env_remove(&name);
             }
         }
+        let file = || format!("file:{}", self.root_file().display());
+        let (local, on_machine) = match self.place.apart {
+            true => (0, 1),
+            false => (rank, ranks),
+        };
+        if self.place.apart {
+            command.env("MSCCLPP_HOSTID", format!("machine of rank {rank}"));
+        }
         command
             .args(["--child", &self.part])
             .env("MSCCLPP_RANK", rank.to_string())
             .env("MSCCLPP_WORLD_SIZE", ranks.to_string())
-            .env("MSCCLPP_LOCAL_RANK", rank.to_string())
-            .env("MSCCLPP_LOCAL_SIZE", ranks.to_string())
-            .env(
-                "MSCCLPP_ROOT",
-                format!("file:{}", self.root_file().display()),
-            )
+            .env("MSCCLPP_LOCAL_RANK", local.to_string())
+            .env("MSCCLPP_LOCAL_SIZE", on_machine.to_string())
+            .env("MSCCLPP_ROOT", self.place.root.clone().unwrap_or_else(file))
             .env("MSCCLPP_SECRET", &self.secret)
+            .envs(self.place.variables.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(&errors)?);

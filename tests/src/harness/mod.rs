@@ -9,6 +9,7 @@
 mod context;
 mod control;
 mod filter;
+mod halting;
 mod job;
 mod options;
 mod process;
@@ -19,7 +20,8 @@ mod test;
 pub use context::{Context, Measurement, Stage};
 pub use control::Control;
 pub use filter::{Filter, selected};
-pub use job::{Job, published, watch_parent};
+pub use halting::Halting;
+pub use job::{Job, Place, published, watch_parent};
 pub use options::{Options, Profile};
 pub use process::{cpu_time, is_guest, threads};
 pub use report::Report;

@@ -54,8 +54,10 @@ pub(crate) enum Refusal {
     WrongRank,
     /// The claimed world size is not the acceptor's.
     WrongWorld,
-    /// The acceptor counts the connector among the dead or is about to leave.
+    /// The acceptor is about to leave, or knows that the connector has left.
     Gone,
+    /// The acceptor counts the connector among the dead.
+    Dead,
 }
 
 impl Refusal {
@@ -64,7 +66,8 @@ impl Refusal {
             Self::Crossing => "the two ranks are connected, or about to be, the other way round",
             Self::WrongRank => "the ranks do not fit; does each process have its own rank?",
             Self::WrongWorld => "the ranks do not agree on the size of the world",
-            Self::Gone => "it counts this rank as dead, or is about to leave",
+            Self::Gone => "it is about to leave, or counts this rank as gone",
+            Self::Dead => "it counts this rank as dead",
         }
     }
 }
@@ -87,6 +90,7 @@ impl Verdict {
             Self::Declined(Refusal::WrongRank) => 4,
             Self::Declined(Refusal::WrongWorld) => 5,
             Self::Declined(Refusal::Gone) => 6,
+            Self::Declined(Refusal::Dead) => 7,
         }
     }
 
@@ -98,6 +102,7 @@ impl Verdict {
             4 => Self::Declined(Refusal::WrongRank),
             5 => Self::Declined(Refusal::WrongWorld),
             6 => Self::Declined(Refusal::Gone),
+            7 => Self::Declined(Refusal::Dead),
             _ => return None,
         })
     }

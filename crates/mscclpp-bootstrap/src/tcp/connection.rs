@@ -12,8 +12,10 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::frame::{Assembly, Head, MAX_PIECE, short_cause};
+use super::liveness::Heard;
 use super::node::{Node, Peer, Spread};
 use super::outgoing::{Job, News, Outgoing, WINDOW};
+use super::suspicion::suspect;
 use crate::failure::{FailureKind, PeerFailure};
 
 /// How long a peer may take for its first frame.
@@ -126,9 +128,15 @@ pub(crate) async fn run(
     let end = {
         let mut reading = std::pin::pin!(read_frames(&node, rank, &peer, reader));
         let mut writing = std::pin::pin!(write_frames(&peer.outgoing, writer, inbox));
+        // One that is taken for dead may not read what is written to it.
+        let cut = async {
+            peer.cut.notified().await;
+            tokio::time::sleep(LAST_WORDS).await;
+        };
         let written = tokio::select! {
             end = &mut reading => Err(end),
             written = &mut writing => Ok(written),
+            () = cut => Err(End::Here),
         };
         match written {
             Err(end) => end,
@@ -144,7 +152,7 @@ pub(crate) async fn run(
     ended(&node, rank, end);
 }
 
-fn ended(node: &Node, rank: usize, end: End) {
+fn ended(node: &Arc<Node>, rank: usize, end: End) {
     // While this rank leaves, the others close in their turn.
     if !node.leaving.load(Ordering::Acquire) {
         match end {
@@ -152,14 +160,10 @@ fn ended(node: &Node, rank: usize, end: End) {
                 PeerFailure::new(rank, FailureKind::Left, "it said goodbye"),
                 Spread::Nobody,
             ),
-            End::Broken(cause) => node.gone(
-                PeerFailure::new(
-                    rank,
-                    FailureKind::Died,
-                    format!("its connection to rank {} broke: {cause}", node.rank),
-                ),
-                Spread::Everybody,
-            ),
+            End::Broken(cause) => {
+                let node = Arc::clone(node);
+                (node.runtime.clone()).spawn(async move { suspect(&node, rank, cause).await });
+            }
             End::Here => {}
         }
     }
@@ -192,10 +196,11 @@ async fn read_frame(
     let mut bytes = [0; Head::BYTES];
     reader.read_exact(&mut bytes).await?;
     let head = Head::decode(&bytes).map_err(io::Error::other)?;
+    peer.heard.now();
     match head {
         Head::First { piece, .. } | Head::Further { piece, .. } => {
             assembly.begin(head).map_err(io::Error::other)?;
-            read_piece(reader, piece, &mut assembly.bytes).await?;
+            read_piece(reader, piece, &mut assembly.bytes, &peer.heard).await?;
             if let Some((tag, message)) = assembly.finish() {
                 // What is held here, the sender counts as untaken, and it begins no
                 // message while that is a whole window.
@@ -207,7 +212,7 @@ async fn read_frame(
         Head::Credit { cost } => peer.outgoing.credit(cost),
         Head::Death { rank: dead, cause } => {
             let mut text = Vec::new();
-            read_piece(reader, cause, &mut text).await?;
+            read_piece(reader, cause, &mut text, &peer.heard).await?;
             let dead = usize::try_from(dead).ok().filter(|dead| *dead < node.world);
             let dead = dead.ok_or_else(|| {
                 io::Error::other("it reports the death of a rank that does not exist")
@@ -216,6 +221,8 @@ async fn read_frame(
             let failure = PeerFailure::new(dead, FailureKind::Died, cause);
             node.gone(failure, Spread::HeardFrom(rank));
         }
+        Head::Beat { answer: true } => peer.outgoing.tell(News::Beat { answer: false }),
+        Head::Beat { answer: false } => {}
         Head::Goodbye => return Ok(false),
         Head::Open => return Err(io::Error::other("it opened the connection twice")),
     }
@@ -227,6 +234,7 @@ async fn read_piece(
     reader: &mut BufReader<OwnedReadHalf>,
     length: usize,
     into: &mut Vec<u8>,
+    heard: &Heard,
 ) -> io::Result<()> {
     into.reserve(length);
     let mut piece = reader.take(length as u64);
@@ -234,6 +242,7 @@ async fn read_piece(
         if piece.read_buf(into).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        heard.now();
     }
     Ok(())
 }
@@ -292,6 +301,7 @@ async fn write_news(writer: &mut OwnedWriteHalf, news: News) -> io::Result<bool>
             let frame = [&head.encode()[..], cause.as_bytes()].concat();
             writer.write_all(&frame).await?;
         }
+        News::Beat { answer } => writer.write_all(&Head::Beat { answer }.encode()).await?,
         News::Goodbye => return Ok(true),
     }
     Ok(false)

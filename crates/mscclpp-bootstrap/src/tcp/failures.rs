@@ -34,11 +34,15 @@ impl Failures {
     }
 
     /// Records that a rank is gone; false if that was known. Deaths are to be
-    /// told to observers, departures only when somebody minds.
+    /// told to observers, departures only when somebody minds. News of a death
+    /// corrects a departure that nobody was told of: it may be a mere conclusion.
     pub(crate) fn record(&self, failure: PeerFailure) -> bool {
         let mut inner = self.lock();
-        if inner.gone.contains_key(&failure.rank) {
-            return false;
+        if let Some(known) = inner.gone.get(&failure.rank) {
+            let told = inner.reported.iter().any(|told| told.rank == failure.rank);
+            if told || failure.kind == known.kind {
+                return false;
+            }
         }
         if failure.kind == FailureKind::Died {
             inner.reported.push(failure.clone());
@@ -174,6 +178,18 @@ mod tests {
         assert!(!failures.report_departure(1));
         failures.tell();
         assert_eq!(*seen.0.lock().unwrap(), [(1, FailureKind::Left)]);
+    }
+
+    #[test]
+    fn a_death_corrects_a_departure_that_nobody_was_told_of() {
+        let failures = Failures::default();
+        let left = |rank| PeerFailure::new(rank, FailureKind::Left, "nobody listens");
+        let died = |rank| PeerFailure::new(rank, FailureKind::Died, "x");
+        assert!(failures.record(left(1)) && failures.record(died(1)));
+        assert!(!failures.record(left(1)) && !failures.record(died(1)));
+        assert_eq!(failures.of(1).unwrap().kind, FailureKind::Died);
+        assert!(failures.record(left(2)) && failures.report_departure(2));
+        assert!(!failures.record(died(2)));
     }
 
     #[test]

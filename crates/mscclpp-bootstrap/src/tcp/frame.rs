@@ -13,6 +13,7 @@
 //! | 4 credit | 0 | cost of the messages that were taken | none |
 //! | 5 death | 0 | the rank that died | cause, UTF-8, at most 1 KiB |
 //! | 6 goodbye | 0 | 0 | none; the last frame |
+//! | 7 beat | 0 | 1 if an answer is wanted, 0 in the answer | none |
 
 use crate::{BootstrapError, Tag};
 
@@ -34,6 +35,7 @@ pub(crate) enum Head {
     Credit { cost: u64 },
     Death { rank: u64, cause: usize },
     Goodbye,
+    Beat { answer: bool },
 }
 
 impl Head {
@@ -47,6 +49,7 @@ impl Head {
             Self::Credit { cost } => (4, 0, cost, 0),
             Self::Death { rank, cause } => (5, 0, rank, cause),
             Self::Goodbye => (6, 0, 0, 0),
+            Self::Beat { answer } => (7, 0, u64::from(answer), 0),
         };
         let mut bytes = [0; Self::BYTES];
         bytes[0] = kind;
@@ -102,6 +105,9 @@ impl Head {
             (4, 0, cost) => Self::Credit { cost },
             (5, cause, rank) if cause <= MAX_CAUSE => Self::Death { rank, cause },
             (6, 0, 0) => Self::Goodbye,
+            (7, 0, answer @ (0 | 1)) => Self::Beat {
+                answer: answer == 1,
+            },
             _ => return Err(bad("a frame is of no known form")),
         })
     }
@@ -179,6 +185,7 @@ mod tests {
             any::<u64>().prop_map(|cost| Head::Credit { cost }),
             (any::<u64>(), 0..=MAX_CAUSE).prop_map(|(rank, cause)| Head::Death { rank, cause }),
             Just(Head::Goodbye),
+            any::<bool>().prop_map(|answer| Head::Beat { answer }),
         ]
     }
 

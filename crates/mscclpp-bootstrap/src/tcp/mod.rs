@@ -5,11 +5,13 @@ mod connection;
 mod failures;
 mod frame;
 mod join;
+mod liveness;
 pub(crate) mod mailbox;
 mod node;
 mod options;
 mod outgoing;
 mod peers;
+mod suspicion;
 
 use std::fmt;
 use std::future::Future;
@@ -23,7 +25,7 @@ use self::node::{Joined, Node};
 pub use self::options::TcpOptions;
 use crate::address::Root;
 use crate::background::Background;
-use crate::deadline::default_timeout;
+use crate::deadline::{default_silence, default_timeout};
 use crate::failure::{FailureObserver, PeerFailure};
 use crate::{
     Bootstrap, BootstrapError, Deadline, JobKey, Tag, Turns, UniqueId, interface, launcher, socket,
@@ -31,6 +33,8 @@ use crate::{
 
 /// The largest world.
 const MAX_WORLD: usize = 1 << 20;
+/// Shorter than this no silence tells anything.
+const SHORTEST_SILENCE: Duration = Duration::from_millis(50);
 /// A join that does not end by its own deadline is given up after this more.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -272,15 +276,19 @@ impl TcpBootstrap {
             }
         })?;
         let timeout = self.options.timeout.unwrap_or_else(default_timeout);
+        let silence = self.options.silence.unwrap_or_else(default_silence);
+        let silence = silence.max(SHORTEST_SILENCE);
         let runtime = background.handle().clone();
         let node = Node::new(
             self.rank,
             self.world,
-            timeout,
+            (timeout, silence),
             Arc::clone(&self.failures),
             runtime,
         );
         let places = self.run(&background, deadline, join::join(Arc::clone(&node), join))?;
+        // Its neighbours are connected.
+        liveness::start(&node);
         // From here on the end of this object is a goodbye. A rank that fails
         // earlier breaks off, so that the others do not wait for it.
         join::share_places(&node, &places, deadline)?;

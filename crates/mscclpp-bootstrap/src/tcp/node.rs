@@ -6,13 +6,14 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::failures::Failures;
 use super::frame::MAX_MESSAGE;
+use super::liveness::Heard;
 use super::mailbox::{Mailbox, NoMessage};
 use super::outgoing::{Link, News, Outgoing, Sent, Waiting};
 use super::peers;
@@ -29,6 +30,10 @@ const LEAVE_TIME: Duration = Duration::from_secs(2);
 pub(crate) struct Peer {
     pub(crate) mailbox: Mailbox,
     pub(crate) outgoing: Outgoing,
+    /// When it last sent anything.
+    pub(crate) heard: Heard,
+    /// Ends its connection soon, whatever is still to be written.
+    pub(crate) cut: Notify,
 }
 
 /// Whom to tell of a death.
@@ -73,6 +78,8 @@ pub(crate) struct Node {
     pub(crate) rank: usize,
     pub(crate) world: usize,
     pub(crate) timeout: Duration,
+    /// After how long without a sign of life a rank counts as dead.
+    pub(crate) silence: Duration,
     pub(crate) runtime: Handle,
     pub(crate) failures: Arc<Failures>,
     pub(crate) job: OnceLock<Job>,
@@ -83,6 +90,8 @@ pub(crate) struct Node {
     pub(crate) leaving: AtomicBool,
     peers: Mutex<HashMap<usize, Arc<Peer>>>,
     turns: Turns,
+    /// The peers that live although their connections to this rank broke lately.
+    pub(crate) broken: Mutex<Vec<(usize, Instant)>>,
     connections: AtomicUsize,
     connection_closed: Notify,
 }
@@ -91,7 +100,7 @@ impl Node {
     pub(crate) fn new(
         rank: usize,
         world: usize,
-        timeout: Duration,
+        (timeout, silence): (Duration, Duration),
         failures: Arc<Failures>,
         runtime: Handle,
     ) -> Arc<Self> {
@@ -99,6 +108,7 @@ impl Node {
             rank,
             world,
             timeout,
+            silence,
             runtime,
             failures,
             job: OnceLock::new(),
@@ -107,6 +117,7 @@ impl Node {
             leaving: AtomicBool::new(false),
             peers: Mutex::default(),
             turns: Turns::new(),
+            broken: Mutex::default(),
             connections: AtomicUsize::new(0),
             connection_closed: Notify::new(),
         })
@@ -139,15 +150,25 @@ impl Node {
     /// Records that a peer is gone, ends every wait that this concerns, and tells
     /// of a death.
     pub(crate) fn gone(&self, failure: PeerFailure, spread: Spread) {
-        let (rank, kind, cause) = (failure.rank, failure.kind, failure.cause.clone());
-        if rank == self.rank {
-            tracing::warn!(cause, "another rank takes this one for dead");
+        if self.leaving.load(Ordering::Acquire) {
             return;
         }
-        if self.leaving.load(Ordering::Acquire) || !self.failures.record(failure) {
+        let (rank, kind, cause) = (failure.rank, failure.kind, failure.cause.clone());
+        if rank == self.rank {
+            self.excluded(failure.cause);
+            return;
+        }
+        // One that the others have left out has nothing to say about them.
+        if self.is_excluded() || !self.failures.record(failure) {
             return;
         }
         let peer = self.peer(rank);
+        if kind == FailureKind::Died {
+            // Should it be alive, it learns that nobody waits for it any more.
+            let cause = cause.clone();
+            peer.outgoing.tell(News::Death { rank, cause });
+            peer.cut.notify_one();
+        }
         peer.outgoing.set(peer.outgoing.lock(), Link::Closed);
         if kind != FailureKind::Died {
             peer.mailbox.wake();
@@ -162,22 +183,49 @@ impl Node {
             if spread == Spread::Nobody || heard_from || other == rank {
                 continue;
             }
-            if let Link::Open(outbox) = &peer.outgoing.lock().link {
-                let cause = cause.clone();
-                // A connection that is ending passes nothing on any more.
-                let _ = outbox.urgent.send(News::Death { rank, cause });
-            }
+            let cause = cause.clone();
+            peer.outgoing.tell(News::Death { rank, cause });
         }
         self.tell_observers();
+    }
+
+    /// The others take this rank for dead. They wait for it no longer and would not know what it
+    /// missed: nothing goes on here.
+    pub(crate) fn excluded(&self, cause: String) {
+        let failure = PeerFailure::new(self.rank, FailureKind::Died, cause.clone());
+        if !self.failures.record(failure) {
+            return;
+        }
+        tracing::warn!(
+            rank = self.rank,
+            cause,
+            "the other ranks take this one for dead"
+        );
+        for (_, peer) in self.all_peers() {
+            // Whoever does not know yet need not find out by itself.
+            let (rank, cause) = (self.rank, cause.clone());
+            peer.outgoing.tell(News::Death { rank, cause });
+            peer.mailbox.wake();
+            peer.outgoing.wake();
+        }
+        self.tell_observers();
+    }
+
+    /// Whether the others take this rank for dead.
+    pub(crate) fn is_excluded(&self) -> bool {
+        self.failures.of(self.rank).is_some()
+    }
+
+    /// Why nothing comes from a peer or goes to it any more, if so.
+    fn gone_for(&self, peer: usize) -> Option<PeerFailure> {
+        (self.failures.of(self.rank)).or_else(|| self.failures.of(peer))
     }
 
     /// Tells a peer, whose connection has just been opened, of earlier deaths: the
     /// news may have had no way to it until now.
     pub(crate) fn tell_of_deaths(&self, peer: &Peer) {
         for PeerFailure { rank, cause, .. } in self.failures.deaths() {
-            if let Link::Open(outbox) = &peer.outgoing.lock().link {
-                let _ = outbox.urgent.send(News::Death { rank, cause });
-            }
+            peer.outgoing.tell(News::Death { rank, cause });
         }
     }
 
@@ -235,6 +283,13 @@ impl Node {
     fn failure_error(&self, failure: &PeerFailure, operation: String) -> BootstrapError {
         if failure.kind == FailureKind::Left && self.failures.report_departure(failure.rank) {
             self.tell_observers();
+        }
+        if failure.rank == self.rank {
+            return BootstrapError::Excluded {
+                rank: self.rank,
+                operation,
+                cause: failure.cause.clone(),
+            };
         }
         BootstrapError::from_failure(failure, self.rank, operation)
     }
@@ -309,7 +364,7 @@ impl Bootstrap for Joined {
             lane.mailbox.deliver(tag, data.to_vec(), u64::MAX);
             return Ok(());
         }
-        let gone = || node.failures.of(peer);
+        let gone = || node.gone_for(peer);
         let connect = || peers::start_connecting(node, peer);
         let operation = || format!("sending {} bytes to rank {peer} with tag {tag}", data.len());
         match lane.outgoing.send(tag, data, deadline, gone, connect) {
@@ -333,7 +388,7 @@ impl Bootstrap for Joined {
     }
 
     fn recv(&self, peer: usize, tag: Tag, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
-        self.receive(peer, tag, deadline, || self.0.failures.of(peer))
+        self.receive(peer, tag, deadline, || self.0.gone_for(peer))
     }
 
     fn timeout(&self) -> Duration {
@@ -362,10 +417,12 @@ impl Bootstrap for Joined {
         members: Option<&[usize]>,
         deadline: Deadline,
     ) -> Result<Vec<u8>, BootstrapError> {
-        let failures = &self.0.failures;
+        let node = &self.0;
         self.receive(peer, tag, deadline, || {
             // A death comes first: departures may follow from it.
-            failures.first_death(members).or_else(|| failures.of(peer))
+            (node.failures.of(node.rank))
+                .or_else(|| node.failures.first_death(members))
+                .or_else(|| node.failures.of(peer))
         })
     }
 

@@ -15,6 +15,7 @@ pub struct TcpOptions {
     pub(crate) secret: Option<Secret>,
     pub(crate) without_secret: bool,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) silence: Option<Duration>,
     pub(crate) interface: Option<String>,
 }
 
@@ -46,6 +47,14 @@ impl TcpOptions {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// After how long without a sign of life a rank counts as dead, instead of 5 s or
+    /// `MSCCLPP_SILENCE_TIMEOUT`. The same on all ranks.
+    #[must_use]
+    pub fn silence(mut self, silence: Duration) -> Self {
+        self.silence = Some(silence);
         self
     }
 

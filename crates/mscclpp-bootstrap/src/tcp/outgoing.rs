@@ -48,7 +48,14 @@ pub(crate) struct Outbox {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
     Credit(u64),
-    Death { rank: usize, cause: String },
+    Death {
+        rank: usize,
+        cause: String,
+    },
+    /// A sign of life, with or without the wish for an answer.
+    Beat {
+        answer: bool,
+    },
     Goodbye,
 }
 
@@ -165,6 +172,14 @@ impl Outgoing {
         let attempt = state.accepting;
         self.set(state, Link::Accepting(attempt));
         attempt
+    }
+
+    /// Sends a piece of news if there is a connection. One that is ending passes nothing on any
+    /// more, and whoever learns of its end knows more than the news.
+    pub(crate) fn tell(&self, news: News) {
+        if let Link::Open(outbox) = &self.lock().link {
+            let _ = outbox.urgent.send(news);
+        }
     }
 
     pub(crate) fn written(&self, number: u64) {

@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use super::connection::{self, Opened};
+use super::liveness;
 use super::node::{Node, Peer, Spread};
 use super::outgoing::{Link, Outbox};
 use crate::failure::{FailureKind, PeerFailure};
@@ -101,10 +102,14 @@ async fn connect(node: &Arc<Node>, rank: usize, peer: &Arc<Peer>) -> Result<(), 
                 tokio::time::sleep(SECOND_LOOK).await;
             }
             Err(CallError::NobodyThere(_)) => {
-                // Had it died, its neighbours would have said so by now.
                 let cause = format!("nobody listens at its address {address} any more");
-                let failure = PeerFailure::new(rank, FailureKind::Left, cause);
-                node.gone(failure, Spread::Nobody);
+                // Had it died, its neighbours would have said so by now, unless they died before it
+                // and this rank is to be one.
+                let (kind, spread) = match liveness::inherited(node, rank) {
+                    true => (FailureKind::Died, Spread::Everybody),
+                    false => (FailureKind::Left, Spread::Nobody),
+                };
+                node.gone(PeerFailure::new(rank, kind, cause), spread);
                 return Ok(());
             }
             Err(CallError::Other(error)) => {
@@ -116,11 +121,13 @@ async fn connect(node: &Arc<Node>, rank: usize, peer: &Arc<Peer>) -> Result<(), 
 
 /// What an error of a call means for the peer.
 fn describe(node: &Node, rank: usize, error: BootstrapError) -> String {
-    if let BootstrapError::Declined { reason, .. } = &error
-        && reason == Refusal::Gone.reason()
-    {
-        let failure = PeerFailure::new(rank, FailureKind::Left, "it declined a connection");
-        node.gone(failure, Spread::Nobody);
+    if let BootstrapError::Declined { reason, .. } = &error {
+        if reason == Refusal::Gone.reason() {
+            let failure = PeerFailure::new(rank, FailureKind::Left, "it declined a connection");
+            node.gone(failure, Spread::Nobody);
+        } else if reason == Refusal::Dead.reason() {
+            node.excluded(format!("rank {rank} does not let it in any more"));
+        }
     }
     error.to_string()
 }
@@ -185,8 +192,13 @@ impl Service for Door {
         if claims.to as usize != node.rank || from >= node.world || from == node.rank {
             return Err(Refusal::WrongRank);
         }
-        if node.leaving.load(Ordering::Acquire) || node.failures.of(from).is_some() {
+        if node.leaving.load(Ordering::Acquire) || node.is_excluded() {
             return Err(Refusal::Gone);
+        }
+        match node.failures.of(from).map(|failure| failure.kind) {
+            Some(FailureKind::Died) => return Err(Refusal::Dead),
+            Some(FailureKind::Left) => return Err(Refusal::Gone),
+            None => {}
         }
         let peer = node.peer(from);
         let state = peer.outgoing.lock();

@@ -8,6 +8,7 @@ mod gates;
 mod gates_of_processes;
 mod joining;
 mod links;
+mod liveness;
 mod local;
 mod messages;
 mod processes;

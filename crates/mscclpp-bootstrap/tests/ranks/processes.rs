@@ -20,7 +20,7 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    fn start(task: &str, rank: usize, world: usize, directory: &Path) -> Self {
+    pub(crate) fn start(task: &str, rank: usize, world: usize, directory: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["processes::child", "--exact", "--ignored", "--nocapture"])
             .env("MSCCLPP_TEST_TASK", task)
@@ -94,12 +94,21 @@ impl FailureObserver for Told {
 
 impl Told {
     pub(crate) fn wait(&self) -> Vec<PeerFailure> {
+        self.wait_for(1, secs(20))
+    }
+
+    /// All failures, once there are so many or the time is up.
+    pub(crate) fn wait_for(&self, count: usize, time: Duration) -> Vec<PeerFailure> {
         let failures = self.failures.lock().unwrap();
         let (failures, _) = self
             .changed
-            .wait_timeout_while(failures, secs(20), |f| f.is_empty())
+            .wait_timeout_while(failures, time, |f| f.len() < count)
             .unwrap();
         failures.clone()
+    }
+
+    pub(crate) fn now(&self) -> Vec<PeerFailure> {
+        self.failures.lock().unwrap().clone()
     }
 }
 
@@ -170,9 +179,10 @@ fn child() {
             }
             assert_eq!(open(), before, "descriptors were left behind");
         }
+        "silence" => crate::liveness::rank(&b),
         "slow gate" => crate::gates_of_processes::waits(&b),
         "gates" => crate::gates_of_processes::rank(&b, usize::MAX, 30),
-        "brief gates" => crate::gates_of_processes::rank(&b, usize::MAX, 6),
+        "brief gates" => crate::gates_of_processes::rank(&b, usize::MAX, 3),
         "two gates" => crate::gates_of_processes::rank(&b, 2, 30),
         other => panic!("no task {other}"),
     }

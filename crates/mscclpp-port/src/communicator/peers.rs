@@ -10,11 +10,13 @@ use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::status::StickyStatus;
 
-/// Marks the connections to a rank that has died.
+/// Marks the connections to a rank that has died, and all of them where the other ranks take this
+/// one for dead.
 ///
 /// Each connection keeps it alive, and with it the bootstrap that tells it of deaths.
 pub(super) struct Peers {
     state: Mutex<State>,
+    rank: usize,
     /// Held for its observation of the other ranks.
     _bootstrap: Arc<dyn Bootstrap>,
 }
@@ -36,6 +38,7 @@ impl Peers {
     pub(super) fn new(bootstrap: &Arc<dyn Bootstrap>) -> Arc<Self> {
         let peers = Arc::new(Self {
             state: Mutex::default(),
+            rank: bootstrap.rank(),
             _bootstrap: Arc::clone(bootstrap),
         });
         let observer: Weak<Self> = Arc::downgrade(&peers);
@@ -55,10 +58,10 @@ impl Peers {
             rank,
             tag,
         });
-        let dead = state.dead.get(&rank).cloned();
+        let dead = (state.dead.get(&self.rank).or_else(|| state.dead.get(&rank))).cloned();
         drop(state);
         if let Some(failure) = dead {
-            status.fail(down(&failure));
+            status.fail(down(rank, &failure));
         }
     }
 
@@ -83,12 +86,15 @@ impl FailureObserver for Peers {
     fn peer_failed(&self, failure: &PeerFailure) {
         let mut state = self.lock();
         state.dead.insert(failure.rank, failure.clone());
-        let told: Vec<Arc<StickyStatus>> = (state.connections.iter())
-            .filter(|entry| entry.rank == failure.rank)
-            .filter_map(|entry| entry.connection.upgrade())
+        let all = failure.rank == self.rank;
+        let told: Vec<(usize, Arc<StickyStatus>)> = (state.connections.iter())
+            .filter(|entry| all || entry.rank == failure.rank)
+            .filter_map(|entry| Some((entry.rank, entry.connection.upgrade()?)))
             .collect();
         drop(state);
-        let count = told.iter().filter(|s| s.fail(down(failure))).count();
+        let count = (told.iter())
+            .filter(|(rank, status)| status.fail(down(*rank, failure)))
+            .count();
         if count > 0 {
             tracing::warn!(
                 rank = failure.rank,
@@ -100,9 +106,15 @@ impl FailureObserver for Peers {
     }
 }
 
-fn down(failure: &PeerFailure) -> Error {
+/// The error of a connection to `rank`.
+fn down(rank: usize, failure: &PeerFailure) -> Error {
+    let cause = if failure.rank == rank {
+        failure.to_string()
+    } else {
+        format!("the other ranks take this one for dead: {failure}")
+    };
     Error::PeerDown {
-        rank: Some(failure.rank),
-        cause: failure.to_string(),
+        rank: Some(rank),
+        cause,
     }
 }

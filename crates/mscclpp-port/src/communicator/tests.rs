@@ -283,6 +283,62 @@ fn the_death_of_a_rank_marks_its_connections_only() {
 }
 
 #[test]
+fn a_rank_that_the_others_take_for_dead_has_no_connections_any_more() {
+    use mscclpp_bootstrap::{FailureKind, FailureObserver as _, PeerFailure};
+    let both = pair();
+    let errors = both[0].context().async_errors();
+    let [to_other, _other] = connect(&both, 0);
+    let excluded = PeerFailure::new(0, FailureKind::Died, "it was silent");
+    both[0].shared.peers.peer_failed(&excluded);
+    let error = to_other
+        .status()
+        .expect("marked before the observer returns");
+    assert!(
+        matches!(&error, Error::PeerDown { rank: Some(1), cause } if cause.contains("this one")),
+        "{error}"
+    );
+    let [later, _other] = connect(&both, 1);
+    assert!(later.status().is_some(), "a new one is marked, too");
+    let heard = [errors.next_by(soon()), errors.next_by(soon())].map(Option::unwrap);
+    for heard in &heard {
+        assert_eq!((heard.rank, heard.peer), (Some(0), Some(1)));
+        assert!(matches!(heard.error, Error::PeerDown { .. }), "{heard}");
+    }
+    assert!(
+        heard[0].to_string().contains("rank 0 to rank 1"),
+        "{}",
+        heard[0]
+    );
+}
+
+#[test]
+fn every_supervisor_hears_of_each_connection_once() {
+    let (world, kill) = Local::world(3);
+    let ranks = world.into_iter();
+    let ranks: Vec<_> = ranks.map(|rank| Communicator::new(rank).unwrap()).collect();
+    let [a, b, c] = <[_; 3]>::try_from(ranks).unwrap();
+    let listening = [a.context().async_errors(), a.context().async_errors()];
+    drop(a.context().async_errors());
+    let [_to_b, _b] = connect(&[a.clone(), b.clone()], 0);
+    let [_to_c, _c] = connect(&[a.clone(), c.clone()], 0);
+    let [_also, _c_too] = connect(&[a.clone(), c.clone()], 1);
+    assert!(listening[0].try_next().is_none());
+    kill(2);
+    for errors in &listening {
+        for _ in 0..2 {
+            let heard = errors.try_next().expect("told before the observer returns");
+            assert_eq!(heard.peer, Some(2), "{heard}");
+        }
+        let soon = Deadline::after(Duration::from_millis(20));
+        assert!(errors.next_by(soon).is_none());
+    }
+    assert!(
+        a.context().async_errors().try_next().is_none(),
+        "only later ones"
+    );
+}
+
+#[test]
 fn connections_are_marked_without_their_communicator() {
     let (world, kill) = Local::world(2);
     let mut ranks = world

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use config::ContextConfig;
 
 use crate::arrival::Arrival;
+use crate::async_errors::{AsyncError, AsyncErrors, Listeners};
 use crate::connection::Connection;
 #[cfg(feature = "cuda")]
 use crate::cuda_ipc::Sharing;
@@ -64,6 +65,7 @@ struct Inner {
     id: ContextId,
     config: ContextConfig,
     table: Arc<RegistrationTable>,
+    listeners: Arc<Listeners>,
     /// Made when the first endpoint needs it.
     acceptor: Mutex<Option<Arc<Acceptor>>>,
     hcas: Hcas,
@@ -107,6 +109,7 @@ impl Context {
                 hcas: Hcas::new(&config.hca_devices),
                 config,
                 table: Arc::default(),
+                listeners: Arc::default(),
                 acceptor: Mutex::default(),
                 #[cfg(feature = "cuda")]
                 sharing: Sharing::default(),
@@ -234,8 +237,8 @@ impl Context {
                 remote: remote.transport,
             });
         }
-        let status = StickyStatus::new()?;
         let rank = remote.rank();
+        let status = self.new_status(rank, local.config.transport)?;
         let (config, remote_transport) = (local.config, remote.transport);
         let link: Box<dyn Transport> = match (&remote.queue, remote.context == self.id()) {
             (Some(queue), _) => self.connect_queue(local, remote, queue, &status, deadline)?,
@@ -268,6 +271,30 @@ impl Context {
             config,
             remote_transport,
         ))
+    }
+
+    /// A stream of what ends connections of this context from now on, for a supervisor: who waits on
+    /// a connection learns of its error in any case.
+    #[must_use]
+    pub fn async_errors(&self) -> AsyncErrors {
+        self.inner.listeners.listen()
+    }
+
+    /// The status of a connection to be, whose error the context's listeners hear of.
+    pub(crate) fn new_status(
+        &self,
+        peer: Option<usize>,
+        transport: TransportKind,
+    ) -> Result<Arc<StickyStatus>> {
+        let (listeners, rank) = (Arc::clone(&self.inner.listeners), self.rank());
+        StickyStatus::witnessed(move |error| {
+            listeners.tell(&AsyncError {
+                rank,
+                peer,
+                transport,
+                error,
+            });
+        })
     }
 
     pub(crate) fn acceptor(&self) -> Result<Arc<Acceptor>> {

@@ -173,6 +173,10 @@ impl<'a> Io<'a> {
     /// Executes what is there.
     fn receive(&mut self) -> Result<Arrived, Over> {
         let shared = self.shared;
+        if shared.status.is_failed() && !self.closing() {
+            // A peer that was taken for dead and comes back writes nothing here.
+            return self.look_around().map(|()| Arrived::Nothing);
+        }
         let mut handler = Handler {
             shared,
             over: false,

@@ -148,10 +148,10 @@ impl Joint {
                 remote: remote.transport,
             });
         }
-        let status = StickyStatus::new()?;
+        let context = service.communicator.context();
+        let status = context.new_status(Some(peer), config.transport)?;
         // From here on its death ends what waits for it.
         service.communicator.adopt(&status, peer, tag);
-        let context = service.communicator.context();
         // Who waits for a stream that does not come gives up first. Then it tells those that wait for
         // its wires, and is named instead of them.
         let streams = Deadline::after(deadline.remaining() / 2);

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use mscclpp_bootstrap::{Bootstrap, Deadline};
 
+use crate::async_errors::AsyncErrors;
 use crate::buffer::Buffer;
 use crate::communicator::{Communicator, Pending};
 use crate::connection::Connection;
@@ -303,6 +304,13 @@ impl GpuNetIoService {
             State::Ready(ready) => ready.plan.count(peer),
             _ => 0,
         }
+    }
+
+    /// A stream of what ends connections of this service from now on, for a supervisor; the same as
+    /// [`Context::async_errors`](crate::Context::async_errors).
+    #[must_use]
+    pub fn async_errors(&self) -> AsyncErrors {
+        self.communicator.context().async_errors()
     }
 
     /// The bootstrap underneath.

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use super::book::Book;
 use super::locate::Stand;
-use super::wire::{self, Answer, Trouble, Visit};
+use super::wire::{self, Answer, LOOKS, Trouble, Visit};
 use super::{Join, Listening, Meeting, local_ip, meeting_key, nonce};
 use crate::link::{Admission, Claims, Refusal, Registry, Service, serve};
 use crate::tcp::node::{Node, Place};
@@ -68,6 +68,7 @@ pub(super) async fn host(node: &Arc<Node>, mut join: Join) -> Result<Vec<Place>,
         book: Book::new(node.world, listening.place),
         nonce,
         deadline: join.deadline,
+        silence: node.silence,
         registry,
         start: Instant::now(),
         came: 0,
@@ -129,12 +130,14 @@ enum Event {
 struct Seat {
     rank: Option<u32>,
     answers: UnboundedSender<Answer>,
+    heard: Instant,
 }
 
 struct Gathering {
     book: Book,
     nonce: [u8; 32],
     deadline: Deadline,
+    silence: Duration,
     registry: Arc<Registry>,
     start: Instant,
     /// How many have come; also their numbers.
@@ -204,7 +207,8 @@ impl Gathering {
     ) -> Result<(), Trouble> {
         let limit = tokio::time::Instant::from_std(self.deadline.at());
         let mut news = tokio::time::interval(NEWS_EVERY);
-        let mut told = Vec::new();
+        let mut told = (Vec::new(), Instant::now());
+        let mut looked = Instant::now();
         while !self.book.all_ready() {
             tokio::select! {
                 () = tokio::time::sleep_until(limit) => {
@@ -216,12 +220,33 @@ impl Gathering {
                 Some(stream) = arrived.recv() => self.seat(stream),
                 Some((number, event)) = said.recv() => self.hear(number, event)?,
                 _ = news.tick() => {
+                    self.look(&mut looked)?;
                     let missing = self.book.missing();
-                    if told != missing {
+                    if told.0 != missing || told.1.elapsed() >= self.silence / LOOKS {
                         self.tell_all(&Answer::Missing(missing.clone()));
-                        told = missing;
+                        told = (missing, Instant::now());
                     }
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all that have checked in give signs of life.
+    fn look(&mut self, looked: &mut Instant) -> Result<(), Trouble> {
+        let now = Instant::now();
+        let paused = now - std::mem::replace(looked, now) > self.silence / 2;
+        for seat in self.seats.values_mut() {
+            if paused {
+                // This process did not run, so it can not tell who was silent.
+                seat.heard = now;
+            }
+            let silent = now - seat.heard;
+            if let Some(rank) = seat.rank.filter(|_| silent > self.silence) {
+                return Err(Trouble::Died {
+                    rank,
+                    cause: format!("rank 0 heard nothing from it for {silent:.1?} in joining"),
+                });
             }
         }
         Ok(())
@@ -236,6 +261,7 @@ impl Gathering {
         let seat = Seat {
             rank: None,
             answers,
+            heard: Instant::now(),
         };
         self.seats.insert(number, seat);
     }
@@ -251,7 +277,9 @@ impl Gathering {
         let Some(seat) = self.seats.get_mut(&number) else {
             return Ok(());
         };
+        seat.heard = Instant::now();
         match (event, seat.rank) {
+            (Event::Said(Visit::Here), Some(_)) => {}
             (Event::Said(Visit::CheckIn { rank, world, place }), None) => {
                 seat.rank = Some(rank);
                 self.book.check_in(rank, world, place)?;

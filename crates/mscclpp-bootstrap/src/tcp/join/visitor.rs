@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 //! The part of every rank but 0 in joining.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
-use tokio::net::tcp::OwnedReadHalf;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::wire::{self, Answer, Visit};
+use super::wire::{self, Answer, LOOKS, Visit};
 use super::{Join, Listening, Meeting, local_ip, locate, meeting_key};
 use crate::address::{Root, RootAddress};
 use crate::link::{Call, Claims, PROOF_PATIENCE, connect_async};
@@ -115,7 +116,7 @@ impl Visitor<'_> {
         secret: &crate::Secret,
     ) -> Result<(), BootstrapError> {
         let node = self.node;
-        let (mut reader, mut writer) = stream.into_split();
+        let (reader, mut writer) = stream.into_split();
         let check_in = Visit::CheckIn {
             rank: node.rank as u32,
             world: node.world as u32,
@@ -123,14 +124,45 @@ impl Visitor<'_> {
         };
         self.say(&mut writer, &check_in).await?;
         let mut doing = "joining: checking in with rank 0";
+        let mut hearing = Box::pin(hear(reader));
+        let mut heard = Instant::now();
+        let mut connecting = None;
+        let mut signs = tokio::time::interval(node.silence / LOOKS);
         loop {
-            let answer = self.hear(&mut reader, doing).await;
-            if matches!(&answer, Err(error) if error.is_timeout()) {
-                // So that rank 0 can tell this from a death.
-                let word = wire::write(&mut writer, &Visit::GaveUp);
-                let _ = tokio::time::timeout(LAST_WORDS, word).await;
-            }
-            match answer? {
+            let limit = self.deadline.at().min(heard + node.silence);
+            let answer = tokio::select! {
+                // What has come tells more than the time that it took.
+                biased;
+                (reader, answer) = &mut hearing => {
+                    hearing = Box::pin(hear(reader));
+                    heard = Instant::now();
+                    answer.map_err(|error| self.lost(doing, &error))?
+                }
+                connected = of(&mut connecting) => {
+                    connecting = None;
+                    if let Err(error) = connected {
+                        return self.give_up(&mut writer, error).await;
+                    }
+                    self.say(&mut writer, &Visit::Ready).await?;
+                    continue;
+                }
+                _ = signs.tick() => {
+                    self.say(&mut writer, &Visit::Here).await?;
+                    continue;
+                }
+                () = tokio::time::sleep_until(limit.into()) => {
+                    let error = if self.deadline.expired() {
+                        self.timeout(doing)
+                    } else {
+                        self.silent(doing)
+                    };
+                    // So that rank 0 can tell this from a death.
+                    let word = wire::write(&mut writer, &Visit::GaveUp);
+                    let _ = tokio::time::timeout(LAST_WORDS, word).await;
+                    return Err(error);
+                }
+            };
+            match answer {
                 Answer::Seated { nonce } => {
                     listening.admit(node, secret, &nonce);
                     doing = "joining: not all ranks checked in with rank 0";
@@ -140,13 +172,13 @@ impl Visitor<'_> {
                 }
                 Answer::Parent { rank, place } => {
                     doing = "joining: not all ranks are connected to their neighbours";
-                    if let Err(error) = self.connect_to_parent(rank as usize, place).await {
-                        let cause = error.to_string();
-                        // Without it, rank 0 sees the connection close.
-                        let _ = self.say(&mut writer, &Visit::Sorry { cause }).await;
-                        return Err(error);
-                    }
-                    self.say(&mut writer, &Visit::Ready).await?;
+                    let (node, deadline) = (self.node, self.deadline);
+                    connecting = Some(Box::pin(connect_to_parent(
+                        node,
+                        deadline,
+                        rank as usize,
+                        place,
+                    )));
                 }
                 Answer::Go => return Ok(()),
                 Answer::Failed(trouble) => return Err(trouble.into_error(node.rank)),
@@ -154,53 +186,19 @@ impl Visitor<'_> {
         }
     }
 
-    async fn connect_to_parent(&self, rank: usize, place: Place) -> Result<(), BootstrapError> {
-        let node = self.node;
-        let call = peers::call(node, rank, place.address).filter(|_| rank < node.world);
-        let call = call.ok_or_else(|| BootstrapError::BadMessage {
-            reason: format!("rank 0 named rank {rank} as parent"),
-        })?;
-        let operation = || format!("joining: connecting to rank {rank} at {}", place.address);
-        let timeout = |hint| BootstrapError::Timeout {
-            rank: node.rank,
-            operation: operation(),
-            waiting_for: vec![rank],
-            waited: self.deadline.budget(),
-            hint,
-        };
-        loop {
-            let stream = match connect_async(&call, true, self.deadline).await {
-                Ok(stream) => stream,
-                Err(error) => match error.into_error(place.address) {
-                    BootstrapError::LinkTimeout { hint, .. } => return Err(timeout(hint)),
-                    other => return Err(other),
-                },
-            };
-            let peer = node.peer(rank);
-            let opening = peers::open(node, rank, &peer, stream);
-            let limit = tokio::time::Instant::from_std(self.deadline.at());
-            match tokio::time::timeout_at(limit, opening).await {
-                Ok(Opened::Taken) => return Ok(()),
-                Ok(Opened::NotTaken(error)) if self.deadline.expired() => {
-                    return Err(timeout(error.to_string()));
-                }
-                Ok(Opened::NotTaken(_)) => tokio::time::sleep(PAUSE).await,
-                Ok(Opened::Ended) => {
-                    return Err(BootstrapError::io(
-                        operation(),
-                        std::io::ErrorKind::ConnectionAborted.into(),
-                    ));
-                }
-                Err(_) => return Err(timeout("it does not confirm the connection".into())),
-            }
-        }
+    /// Tells rank 0 why this rank can not go on.
+    async fn give_up(
+        &self,
+        writer: &mut OwnedWriteHalf,
+        error: BootstrapError,
+    ) -> Result<(), BootstrapError> {
+        let cause = error.to_string();
+        // Without it, rank 0 sees the connection close.
+        let _ = self.say(writer, &Visit::Sorry { cause }).await;
+        Err(error)
     }
 
-    async fn say(
-        &self,
-        writer: &mut tokio::net::tcp::OwnedWriteHalf,
-        visit: &Visit,
-    ) -> Result<(), BootstrapError> {
+    async fn say(&self, writer: &mut OwnedWriteHalf, visit: &Visit) -> Result<(), BootstrapError> {
         let limit = tokio::time::Instant::from_std(self.deadline.at());
         match tokio::time::timeout_at(limit, wire::write(writer, visit)).await {
             Ok(Ok(())) => Ok(()),
@@ -213,26 +211,31 @@ impl Visitor<'_> {
         }
     }
 
-    async fn hear(
-        &self,
-        reader: &mut OwnedReadHalf,
-        doing: &str,
-    ) -> Result<Answer, BootstrapError> {
-        let limit = tokio::time::Instant::from_std(self.deadline.at());
-        match tokio::time::timeout_at(limit, wire::read(reader)).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(BootstrapError::PeerFailed {
-                rank: 0,
-                observer: self.node.rank,
-                operation: doing.into(),
-                cause: match error.kind() {
-                    std::io::ErrorKind::UnexpectedEof => {
-                        "its connection was closed while ranks were joining".into()
-                    }
-                    _ => error.to_string(),
-                },
-            }),
-            Err(_) => Err(self.timeout(doing)),
+    /// The error of one whose connection to rank 0 broke.
+    fn lost(&self, doing: &str, error: &io::Error) -> BootstrapError {
+        self.failed(
+            doing,
+            match error.kind() {
+                io::ErrorKind::UnexpectedEof => {
+                    "its connection was closed while ranks were joining".into()
+                }
+                _ => error.to_string(),
+            },
+        )
+    }
+
+    /// The error of one that hears nothing of rank 0.
+    fn silent(&self, doing: &str) -> BootstrapError {
+        let silence = self.node.silence;
+        self.failed(doing, format!("nothing was heard from it for {silence:?}"))
+    }
+
+    fn failed(&self, doing: &str, cause: String) -> BootstrapError {
+        BootstrapError::PeerFailed {
+            rank: 0,
+            observer: self.node.rank,
+            operation: doing.into(),
+            cause,
         }
     }
 
@@ -243,6 +246,66 @@ impl Visitor<'_> {
             waiting_for: self.missing.clone(),
             waited: self.deadline.budget(),
             hint: String::new(),
+        }
+    }
+}
+
+/// Rank 0's next answer, with the stream that it came by.
+async fn hear(mut reader: OwnedReadHalf) -> (OwnedReadHalf, io::Result<Answer>) {
+    let answer = wire::read(&mut reader).await;
+    (reader, answer)
+}
+
+/// The outcome of a task, once there is a task and it has one.
+async fn of<T: Future + Unpin>(task: &mut Option<T>) -> T::Output {
+    match task {
+        Some(task) => task.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn connect_to_parent(
+    node: &Arc<Node>,
+    deadline: Deadline,
+    rank: usize,
+    place: Place,
+) -> Result<(), BootstrapError> {
+    let call = peers::call(node, rank, place.address).filter(|_| rank < node.world);
+    let call = call.ok_or_else(|| BootstrapError::BadMessage {
+        reason: format!("rank 0 named rank {rank} as parent"),
+    })?;
+    let operation = || format!("joining: connecting to rank {rank} at {}", place.address);
+    let timeout = |hint| BootstrapError::Timeout {
+        rank: node.rank,
+        operation: operation(),
+        waiting_for: vec![rank],
+        waited: deadline.budget(),
+        hint,
+    };
+    loop {
+        let stream = match connect_async(&call, true, deadline).await {
+            Ok(stream) => stream,
+            Err(error) => match error.into_error(place.address) {
+                BootstrapError::LinkTimeout { hint, .. } => return Err(timeout(hint)),
+                other => return Err(other),
+            },
+        };
+        let peer = node.peer(rank);
+        let opening = peers::open(node, rank, &peer, stream);
+        let limit = tokio::time::Instant::from_std(deadline.at());
+        match tokio::time::timeout_at(limit, opening).await {
+            Ok(Opened::Taken) => return Ok(()),
+            Ok(Opened::NotTaken(error)) if deadline.expired() => {
+                return Err(timeout(error.to_string()));
+            }
+            Ok(Opened::NotTaken(_)) => tokio::time::sleep(PAUSE).await,
+            Ok(Opened::Ended) => {
+                return Err(BootstrapError::io(
+                    operation(),
+                    io::ErrorKind::ConnectionAborted.into(),
+                ));
+            }
+            Err(_) => return Err(timeout("it does not confirm the connection".into())),
         }
     }
 }

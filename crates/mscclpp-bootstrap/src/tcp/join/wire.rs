@@ -14,6 +14,8 @@ use crate::{BootstrapError, message};
 
 /// The largest record.
 pub(super) const MAX_RECORD: usize = 16 * 1024;
+/// How often in the time of a silence each side gives a sign of life.
+pub(super) const LOOKS: u32 = 5;
 /// How many missing ranks are named.
 pub(super) const NAMED: usize = 64;
 
@@ -33,6 +35,8 @@ pub(super) enum Visit {
     },
     /// This rank waits no longer.
     GaveUp,
+    /// A sign of life.
+    Here,
 }
 
 /// From rank 0 to a visitor.

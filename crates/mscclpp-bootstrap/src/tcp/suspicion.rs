@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+//! Who is to blame when a connection breaks without a goodbye.
+//!
+//! Mostly the process at its other end has died; then nobody listens at its address
+//! any more, which is seen at once. But a connection can also break between two
+//! ranks that live, and each must not say of the other that it died. Then the one
+//! that lost more connections is the one with which something is wrong: it takes
+//! itself out. Where both lost one, the lower rank speaks first and the higher is
+//! out.
+
+use std::io;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpStream;
+
+use super::node::{Node, Spread};
+use crate::failure::{FailureKind, PeerFailure};
+
+/// How long the look whether somebody listens may take.
+const LOOK: Duration = Duration::from_millis(300);
+/// A process that ends may close its listener so much later than its connections.
+const ENDS: Duration = Duration::from_millis(100);
+/// How long others have for the same look, before all is known here that there is.
+const OTHERS: Duration = Duration::from_millis(50);
+/// How much longer the higher rank waits before it speaks.
+const HIGHER: Duration = Duration::from_millis(150);
+/// Connections that broke within this broke for one reason.
+const TOGETHER: Duration = Duration::from_secs(1);
+
+/// Finds out why the connection to a peer broke, and says so.
+pub(super) async fn suspect(node: &Node, rank: usize, cause: String) {
+    let died = || {
+        let cause = format!("its connection to rank {} broke: {cause}", node.rank);
+        PeerFailure::new(rank, FailureKind::Died, cause)
+    };
+    let mut listens = look(node, rank).await;
+    if listens != Listens::No {
+        tokio::time::sleep(ENDS).await;
+        listens = look(node, rank).await;
+    }
+    if listens == Listens::Yes {
+        node.lock_broken().push((rank, Instant::now()));
+        tokio::time::sleep(if node.rank > rank { HIGHER } else { OTHERS }).await;
+        let mut lost: Vec<usize> = (node.lock_broken().iter())
+            .filter(|(_, at)| at.elapsed() < TOGETHER)
+            .map(|(rank, _)| *rank)
+            .collect();
+        lost.sort_unstable();
+        lost.dedup();
+        let is_known = node.failures.of(rank).is_some();
+        if lost.len() > 1 && !is_known && !node.leaving.load(Ordering::Acquire) {
+            node.excluded(format!(
+                "its connections to ranks {lost:?} broke at once, and these live"
+            ));
+        }
+    }
+    node.gone(died(), Spread::Everybody);
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listens {
+    Yes,
+    No,
+    Unknown,
+}
+
+/// Whether somebody listens at a rank's address.
+async fn look(node: &Node, rank: usize) -> Listens {
+    let Some(place) = node.places.get().and_then(|places| places.get(rank)) else {
+        return Listens::Unknown;
+    };
+    match tokio::time::timeout(LOOK, TcpStream::connect(place.address)).await {
+        Ok(Ok(_)) => Listens::Yes,
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Listens::No,
+        _ => Listens::Unknown,
+    }
+}
+
+impl Node {
+    fn lock_broken(&self) -> std::sync::MutexGuard<'_, Vec<(usize, Instant)>> {
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+//! Runs the jobs of one moment, one after the other, at one port.
+
+use std::net::TcpListener;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use mscclpp_bootstrap::Deadline;
+use rustix::process::Signal;
+
+use super::RANKS;
+use super::fault::{Fault, SILENCE, close_sockets};
+use super::left::Left;
+use super::moment::{Moment, What};
+use super::network::Network;
+use super::play::{CLEAN, ENDED, JOIN_TIME, NAMED, PART, WAITING};
+use crate::harness::{Context, Job, Place, Skip};
+
+/// How long ranks may take to come to the moment.
+const COMES: Duration = Duration::from_secs(30);
+/// How long a rank that has said how it ended may take to let go of all and to leave.
+const LEAVES: Duration = Duration::from_secs(10);
+/// How much longer than that a teardown may take whose peer is not there any more.
+const TEARDOWN: Duration = Duration::from_secs(6);
+/// Ranks that have come may have to wait for another in a join; they are there after this.
+const CHECKED_IN: Duration = Duration::from_millis(400);
+
+/// The jobs of one moment.
+pub(super) struct Jobs<'a> {
+    context: &'a Context,
+    number: usize,
+    what: What,
+    port: u16,
+    /// Made when it is first needed.
+    network: Option<Network>,
+}
+
+impl<'a> Jobs<'a> {
+    pub(super) fn new(
+        context: &'a Context,
+        number: usize,
+        moment: &Moment,
+    ) -> anyhow::Result<Self> {
+        // Free a moment ago.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        Ok(Self {
+            context,
+            number,
+            what: moment.what,
+            port,
+            network: None,
+        })
+    }
+
+    /// One case; how long it took from the fault until the last survivor told of it.
+    pub(super) fn run(&mut self, fault: Fault, victim: usize) -> anyhow::Result<Duration> {
+        let files = Left::of_machine();
+        if fault == Fault::Cut && self.network.is_none() {
+            let network = Network::new();
+            let reason = |error: &anyhow::Error| Skip(format!("no network to cut: {error:#}"));
+            self.network = Some(network.map_err(|error| reason(&error))?);
+        }
+        let place = match (&self.network, fault) {
+            (Some(network), Fault::Cut) => network.place(),
+            _ => self.place(),
+        };
+        let took = self.case(place, fault, victim);
+        if let (Some(network), Fault::Cut) = (&self.network, fault) {
+            // It was not cut if the job did not come so far.
+            let healed = network.heal(victim);
+            if took.is_ok() {
+                healed?;
+            }
+        }
+        let left = files.since(Left::of_machine);
+        ensure!(
+            left.is_empty() || took.is_err(),
+            "on the machine is left: {left}"
+        );
+        took
+    }
+
+    /// A job in which nothing happens.
+    pub(super) fn undisturbed(&mut self) -> anyhow::Result<()> {
+        let number = self.number;
+        let mut job = self.job(self.place(), &format!("{PART}:{number}:{RANKS}"))?;
+        let deadline = self.context.deadline();
+        for rank in 0..RANKS {
+            job.start_rank(rank)?;
+        }
+        for rank in 0..RANKS {
+            job.expect(rank, ENDED, deadline)?;
+            job.expect(rank, CLEAN, deadline)?;
+            job.end_well(rank, deadline)?;
+        }
+        Ok(())
+    }
+
+    fn place(&self) -> Place {
+        Place {
+            root: Some(format!("127.0.0.1:{}", self.port)),
+            ..Place::default()
+        }
+    }
+
+    fn job(&self, mut place: Place, part: &str) -> anyhow::Result<Job> {
+        place.variables = vec![
+            ("MSCCLPP_SILENCE_TIMEOUT", SILENCE.as_secs_f64().to_string()),
+            // What ends before these are through was ended by the fault.
+            ("MSCCLPP_BOOTSTRAP_TIMEOUT", "30".into()),
+            ("MSCCLPP_CONNECTION_TIMEOUT", "30".into()),
+        ];
+        Job::at(place, part, RANKS)
+    }
+
+    fn case(&self, place: Place, fault: Fault, victim: usize) -> anyhow::Result<Duration> {
+        let number = self.number;
+        let mut job = self.job(place, &format!("{PART}:{number}:{victim}"))?;
+        let late = (self.what == What::Join).then_some((victim + 1) % RANKS);
+        for rank in (0..RANKS).filter(|rank| Some(*rank) != late) {
+            job.start_rank(rank)?;
+        }
+        let comes = Deadline::after(COMES);
+        for rank in (0..RANKS).filter(|rank| Some(*rank) != late) {
+            job.expect(rank, WAITING, comes)?;
+        }
+        if late.is_some() {
+            thread::sleep(CHECKED_IN);
+        }
+
+        let begun = Instant::now();
+        match fault {
+            Fault::Kill => drop(job.kill(victim)?),
+            Fault::Stop => job.signal(victim, Signal::STOP)?,
+            Fault::Close => close_sockets(job.process(victim)?)?,
+            Fault::Cut => (self.network.as_ref().context("no network")?).cut(victim)?,
+        }
+        if let Some(late) = late {
+            job.start_rank(late)?;
+            job.expect(late, WAITING, comes)?;
+        }
+        let survivors = (0..RANKS).filter(|rank| *rank != victim);
+        if self.what == What::Teardown {
+            for rank in survivors.clone() {
+                job.tell(rank)?;
+            }
+        }
+        let limit = match self.what {
+            // Without rank 0 there is nobody who knows.
+            What::Join if victim == 0 || late == Some(0) => JOIN_TIME + fault.seen_within(),
+            What::Teardown => TEARDOWN,
+            _ => fault.seen_within(),
+        };
+        let mut last = begun;
+        for rank in survivors.clone() {
+            let (when, line) = job.line(rank, Deadline::after(2 * limit + LEAVES))?;
+            let right = match self.what {
+                What::Teardown => line.starts_with(ENDED) || line.starts_with(NAMED),
+                _ => line.starts_with(NAMED),
+            };
+            ensure!(right, "rank {rank} says: {line}");
+            let took = when.duration_since(begun);
+            ensure!(took <= limit, "rank {rank} took {took:?}: {line}");
+            last = last.max(when);
+        }
+        let leaves = Deadline::after(LEAVES);
+        for rank in survivors {
+            job.expect(rank, CLEAN, leaves)?;
+            job.end_well(rank, leaves)?;
+        }
+        if fault != Fault::Kill {
+            self.comes_back(&mut job, fault, victim)
+                .with_context(|| format!("rank {victim}, the victim, after the others' end"))?;
+        }
+        Ok(last.duration_since(begun))
+    }
+
+    /// The victim goes on, and finds that it is alone.
+    fn comes_back(&self, job: &mut Job, fault: Fault, victim: usize) -> anyhow::Result<()> {
+        if fault == Fault::Stop {
+            job.signal(victim, Signal::CONT)?;
+        }
+        // It may have ended already, or not wait for a word.
+        let _ = job.tell(victim);
+        let limit = Deadline::after(8 * SILENCE + JOIN_TIME + TEARDOWN);
+        let (_, line) = job.line(victim, limit)?;
+        // What it needs for the rest of an exchange may have come before.
+        if !matches!(self.what, What::Teardown | What::Exchange(_)) {
+            ensure!(!line.starts_with(ENDED), "it was not disturbed: {line}");
+        }
+        job.expect(victim, CLEAN, limit)?;
+        job.end_well(victim, limit)
+    }
+}
