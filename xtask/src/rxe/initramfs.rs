@@ -204,9 +204,9 @@ mod tests {
         archive.add("ab", FILE, b"12345");
         let bytes = archive.end();
         let text = String::from_utf8_lossy(&bytes);
-        let header = "0707010000000100081A4000000000000000000000001000000000000000500000000\
-                      00000000000000000000000000000300000000";
-        assert_eq!(&text[..110], header.replace(' ', ""));
+        let fields = [1, 0o100_644, 0, 0, 1, 0, 5, 0, 0, 0, 0, 3, 0];
+        let header: String = fields.iter().map(|field| format!("{field:08X}")).collect();
+        assert_eq!(&text[..110], format!("070701{header}"));
         assert_eq!(&bytes[110..113], b"ab\0");
         // Data and headers start at multiples of four.
         assert_eq!(&bytes[116..121], b"12345");
