@@ -173,7 +173,18 @@ impl Handshake {
     /// stream that it leaves.
     fn link(&self, end: &QueueEnd, stream: WireStream) -> Result<()> {
         let timeout = self.self_test.min(self.deadline.remaining());
-        end.hca.wire(stream, timeout).map_err(|error| {
+        let (status, breaker) = (Arc::clone(&end.status), stream.breaker());
+        end.set_cancel(Some(Box::new(move || {
+            // Another connection may need the wire, unless the peer is gone.
+            if let (true, Ok(breaker)) = (status.is_failed(), &breaker)
+                && let Err(error) = breaker()
+            {
+                tracing::debug!(%error, "a wire of a dead peer could not be broken off");
+            }
+        })));
+        let wired = end.hca.wire(stream, timeout);
+        end.set_cancel(None);
+        wired.map_err(|error| {
             let error = match error {
                 Error::PeerDown { cause, .. } => end.peer_down(cause),
                 error => return error,
