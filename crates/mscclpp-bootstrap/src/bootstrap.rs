@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::collectives::{self, Turns};
 use crate::failure::{FailureObserver, PeerFailure};
-use crate::{BootstrapError, Deadline, JobKey, Tag};
+use crate::{BootstrapError, Deadline, Deadlines, JobKey, Tag};
 
 /// How [`Bootstrap::all_reduce`] combines values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,10 +67,15 @@ pub trait Bootstrap: Send + Sync {
     /// When the peer does not exist, is gone, or sent nothing in time.
     fn recv(&self, peer: usize, tag: Tag, deadline: Deadline) -> Result<Vec<u8>, BootstrapError>;
 
-    /// The time limit of each collective: 30 s, or `MSCCLPP_BOOTSTRAP_TIMEOUT`
-    /// seconds.
+    /// The time limits of this job, those of the layers above included: what the
+    /// environment says.
+    fn deadlines(&self) -> Deadlines {
+        Deadlines::default()
+    }
+
+    /// The time limit of each collective: [`Deadlines::step`].
     fn timeout(&self) -> Duration {
-        crate::deadline::default_timeout()
+        self.deadlines().step
     }
 
     /// Everybody's bytes, indexed by rank. The lengths may differ.

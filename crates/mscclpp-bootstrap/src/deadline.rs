@@ -3,40 +3,10 @@
 
 use std::time::{Duration, Instant};
 
+use crate::Deadlines;
+
 /// Further away than any job lives: what a duration too long to add becomes.
 const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-
-/// The time limit of a set-up call when the caller names none: 30 s, or the
-/// number of seconds (fractions allowed) in `MSCCLPP_BOOTSTRAP_TIMEOUT`.
-pub(crate) fn default_timeout() -> Duration {
-    seconds("MSCCLPP_BOOTSTRAP_TIMEOUT", 30)
-}
-
-/// After how long without a sign of life a rank counts as dead: 5 s, or the
-/// number of seconds in `MSCCLPP_SILENCE_TIMEOUT`.
-pub(crate) fn default_silence() -> Duration {
-    seconds("MSCCLPP_SILENCE_TIMEOUT", 5)
-}
-
-fn seconds(name: &str, default: u64) -> Duration {
-    let default = Duration::from_secs(default);
-    let Ok(text) = std::env::var(name) else {
-        return default;
-    };
-    parse_seconds(&text).unwrap_or_else(|| {
-        tracing::warn!("{name}={text} is not a positive number of seconds; using {default:?}");
-        default
-    })
-}
-
-fn parse_seconds(text: &str) -> Option<Duration> {
-    let seconds = text.trim().parse::<f64>().ok()?;
-    if seconds > 0.0 {
-        Duration::try_from_secs_f64(seconds).ok()
-    } else {
-        None
-    }
-}
 
 /// The moment at which a wait gives up. One deadline is handed through all the
 /// steps of an operation, so that the whole of it is bounded and not each step.
@@ -91,9 +61,9 @@ impl Deadline {
 }
 
 impl Default for Deadline {
-    /// 30 s from now, or `MSCCLPP_BOOTSTRAP_TIMEOUT` seconds.
+    /// [`Deadlines::step`] from now, as the environment says.
     fn default() -> Self {
-        Self::after(default_timeout())
+        Self::after(Deadlines::default().step)
     }
 }
 
@@ -123,13 +93,5 @@ mod tests {
         assert!(long.at_most(Duration::from_secs(1)).at() < long.at());
         let short = Deadline::after(Duration::from_millis(1));
         assert_eq!(short.at_most(Duration::from_secs(60)), short);
-    }
-
-    #[test]
-    fn seconds_are_positive_numbers() {
-        assert_eq!(parse_seconds(" 1.5 "), Some(Duration::from_millis(1500)));
-        for bad in ["", "0", "-1", "x", "inf", "nan", "1e300"] {
-            assert_eq!(parse_seconds(bad), None, "{bad}");
-        }
     }
 }

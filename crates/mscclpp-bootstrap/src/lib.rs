@@ -58,8 +58,7 @@
 //! | `MSCCLPP_ROOT`, `MSCCLPP_RANK`, … | see [`launcher`] |
 //! | `MSCCLPP_SECRET`, `MSCCLPP_SECRET_FILE` | the secret for joins at an address |
 //! | `MSCCLPP_SOCKET_IFNAME`, `MSCCLPP_SOCKET_FAMILY` | see [`interface`] |
-//! | `MSCCLPP_BOOTSTRAP_TIMEOUT` | seconds that a collective may take; 30 |
-//! | `MSCCLPP_SILENCE_TIMEOUT` | seconds without a sign of life after which a rank counts as dead; 5 |
+//! | `MSCCLPP_BOOTSTRAP_TIMEOUT`, `MSCCLPP_SILENCE_TIMEOUT`, … | see [`Deadlines`] |
 //! | `MSCCLPP_HOSTID` | see [`host::id`] |
 #![forbid(unsafe_code)]
 
@@ -68,6 +67,7 @@ mod background;
 mod bootstrap;
 mod collectives;
 mod deadline;
+mod deadlines;
 mod error;
 mod failure;
 pub mod gate;
@@ -88,6 +88,7 @@ mod unique_id;
 pub use bootstrap::{Bootstrap, ReduceOp};
 pub use collectives::Turns;
 pub use deadline::Deadline;
+pub use deadlines::Deadlines;
 pub use error::BootstrapError;
 pub use failure::{FailureKind, FailureObserver, PeerFailure};
 pub use gate::{Gate, SetupError};

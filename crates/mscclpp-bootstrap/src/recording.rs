@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::failure::{FailureObserver, PeerFailure};
-use crate::{Bootstrap, BootstrapError, Deadline, JobKey, Tag, Turns};
+use crate::{Bootstrap, BootstrapError, Deadline, Deadlines, JobKey, Tag, Turns};
 
 /// How many messages, and bytes of their bodies, went between two ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -141,6 +141,10 @@ impl Bootstrap for Recording {
 
     fn recv(&self, peer: usize, tag: Tag, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
         self.received(peer, tag, self.inner.recv(peer, tag, deadline))
+    }
+
+    fn deadlines(&self) -> Deadlines {
+        self.inner.deadlines()
     }
 
     fn timeout(&self) -> Duration {

@@ -4,8 +4,7 @@
 //!
 //! | variable | default | meaning |
 //! |---|---|---|
-//! | `MSCCLPP_CONNECTION_TIMEOUT` | 30 | seconds that a peer may take and acknowledge nothing before its connection fails |
-//! | `MSCCLPP_PROXY_STOP_TIMEOUT` | 5 | seconds that stopping or dropping a [`ProxyService`](crate::ProxyService) waits for what is under way |
+//! | `MSCCLPP_CONNECTION_TIMEOUT` and others | | how long things may take: see [`Deadlines`](mscclpp_bootstrap::Deadlines) |
 //! | `MSCCLPP_HCA_DEVICES` | | the HCAs that `IB0`, `IB1`, ... stand for: names with commas between, for example `mlx5_0,mlx5_3` or `soft0,soft1`; without, the RDMA devices that libibverbs lists |
 //! | `MSCCLPP_IBV_SO` | | path of libibverbs, which must be loadable then; without, `libibverbs.so.1`, then `libibverbs.so` |
 //! | `MSCCLPP_IBV_MODE` | `host` | what [`IbMode::Default`] stands for: `host` or `host-no-atomic` |
@@ -14,12 +13,11 @@
 //! | `MSCCLPP_IB_TC` | 0 | traffic class: see [`IbConfig::traffic_class`](crate::IbConfig::traffic_class) |
 //! | `MSCCLPP_IB_TIMEOUT` | 18 | time for an acknowledgement: see [`IbConfig::timeout`](crate::IbConfig::timeout) |
 //! | `MSCCLPP_IB_RETRY_CNT` | 7 | how often requests are sent again: see [`IbConfig::retry_count`](crate::IbConfig::retry_count) |
-//! | `MSCCLPP_BOOTSTRAP_TIMEOUT` | 30 | seconds for each step with other ranks: collectives, and [`Pending::get`](crate::Pending::get) |
 //! | `MSCCLPP_SOCKET_IFNAME` | | which network interfaces to use: prefixes, `=exact`, `^excluded` |
 //! | `MSCCLPP_SOCKET_FAMILY` | | `AF_INET` or `AF_INET6` only |
 //! | `MSCCLPP_HOSTID` | | stands for the machine's identity where ranks are counted by machine |
 //!
-//! The last four belong to `mscclpp-bootstrap`, as do those by which a launcher tells a process its
+//! The last three belong to `mscclpp-bootstrap`, as do those by which a launcher tells a process its
 //! rank. Logging goes through the `tracing` crate; the program decides where it ends up.
 //!
 //! Variables of MSCCL++ that mean nothing here, because what they are for is not here or is done
@@ -30,7 +28,8 @@
 //! and those that start with `MSCCLPP_NCCL_`.
 
 use std::sync::OnceLock;
-use std::time::Duration;
+
+use mscclpp_bootstrap::Deadlines;
 
 use crate::gpu_queue::IbMode;
 
@@ -38,10 +37,8 @@ use crate::gpu_queue::IbMode;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Env {
-    /// `MSCCLPP_CONNECTION_TIMEOUT`
-    pub connection_timeout: Duration,
-    /// `MSCCLPP_PROXY_STOP_TIMEOUT`
-    pub proxy_stop_timeout: Duration,
+    /// `MSCCLPP_CONNECTION_TIMEOUT` and others
+    pub deadlines: Deadlines,
     /// `MSCCLPP_HCA_DEVICES`
     pub hca_devices: Vec<String>,
     /// `MSCCLPP_IBV_MODE`
@@ -66,22 +63,6 @@ pub fn env() -> &'static Env {
 
 impl Env {
     fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
-        let seconds = |name: &str, default: u64| {
-            let default = Duration::from_secs(default);
-            let Some(text) = variable(name) else {
-                return default;
-            };
-            match parse_seconds(&text) {
-                Some(time) => {
-                    tracing::info!("{name}={text}");
-                    time
-                }
-                None => {
-                    tracing::warn!("{name}={text} is no positive number of seconds: ignored");
-                    default
-                }
-            }
-        };
         let names = |name: &str| {
             let Some(text) = variable(name).filter(|text| !text.trim().is_empty()) else {
                 return Vec::new();
@@ -100,8 +81,7 @@ impl Env {
             value
         };
         Self {
-            connection_timeout: seconds("MSCCLPP_CONNECTION_TIMEOUT", 30),
-            proxy_stop_timeout: seconds("MSCCLPP_PROXY_STOP_TIMEOUT", 5),
+            deadlines: Deadlines::read(&variable),
             hca_devices: names("MSCCLPP_HCA_DEVICES"),
             ib_mode: match variable("MSCCLPP_IBV_MODE").as_deref().map(str::trim) {
                 None | Some("") => IbMode::Host,
@@ -133,31 +113,14 @@ impl Env {
     }
 }
 
-fn parse_seconds(text: &str) -> Option<Duration> {
-    let time = Duration::try_from_secs_f64(text.trim().parse().ok()?).ok()?;
-    (time >= Duration::from_millis(1)).then_some(time)
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_set_or_not_a_time_has_its_default() {
-        let defaults = Env::read(|_| None);
-        assert_eq!(defaults.connection_timeout, Duration::from_secs(30));
-        assert_eq!(defaults.proxy_stop_timeout, Duration::from_secs(5));
-        for bad in ["", "0", "-1", "soon", "inf", "nan", "1e30", "0.0001"] {
-            let read = Env::read(|name| name.ends_with("TIMEOUT").then(|| bad.into()));
-            assert_eq!(read, defaults, "{bad}");
-        }
-    }
-
-    #[test]
     fn each_variable_sets_its_own_value() {
         let env = Env::read(|name| (name == "MSCCLPP_PROXY_STOP_TIMEOUT").then(|| " 0.25 ".into()));
-        assert_eq!(env.proxy_stop_timeout, Duration::from_millis(250));
-        assert_eq!(env.connection_timeout, Duration::from_secs(30));
+        assert_eq!(env.deadlines.proxy_stop.as_millis(), 250);
         let gid = |text: &'static str| {
             Env::read(|name| (name == "MSCCLPP_IB_GID_INDEX").then(|| text.into())).gid_index
         };

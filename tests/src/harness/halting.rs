@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use mscclpp_bootstrap::{
-    Bootstrap, BootstrapError, Deadline, FailureObserver, JobKey, PeerFailure, Tag, Turns,
+    Bootstrap, BootstrapError, Deadline, Deadlines, FailureObserver, JobKey, PeerFailure, Tag,
+    Turns,
 };
 
 /// Calls `halt` once, on the thread of the setup, before the rank tells another of a phase.
@@ -67,6 +68,10 @@ impl Bootstrap for Halting {
 
     fn recv(&self, peer: usize, tag: Tag, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
         self.inner.recv(peer, tag, deadline)
+    }
+
+    fn deadlines(&self) -> Deadlines {
+        self.inner.deadlines()
     }
 
     fn timeout(&self) -> Duration {

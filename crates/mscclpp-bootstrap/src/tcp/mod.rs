@@ -25,10 +25,10 @@ use self::node::{Joined, Node};
 pub use self::options::TcpOptions;
 use crate::address::Root;
 use crate::background::Background;
-use crate::deadline::{default_silence, default_timeout};
 use crate::failure::{FailureObserver, PeerFailure};
 use crate::{
-    Bootstrap, BootstrapError, Deadline, JobKey, Tag, Turns, UniqueId, interface, launcher, socket,
+    Bootstrap, BootstrapError, Deadline, Deadlines, JobKey, Tag, Turns, UniqueId, interface,
+    launcher, socket,
 };
 
 /// The largest world.
@@ -275,14 +275,12 @@ impl TcpBootstrap {
                 node.leave().await;
             }
         })?;
-        let timeout = self.options.timeout.unwrap_or_else(default_timeout);
-        let silence = self.options.silence.unwrap_or_else(default_silence);
-        let silence = silence.max(SHORTEST_SILENCE);
+        let limits = self.options.limits();
         let runtime = background.handle().clone();
         let node = Node::new(
             self.rank,
             self.world,
-            (timeout, silence),
+            (limits.step, limits.silence.max(SHORTEST_SILENCE)),
             Arc::clone(&self.failures),
             runtime,
         );
@@ -361,8 +359,8 @@ impl Bootstrap for TcpBootstrap {
         self.inside()?.recv(peer, tag, deadline)
     }
 
-    fn timeout(&self) -> Duration {
-        self.options.timeout.unwrap_or_else(default_timeout)
+    fn deadlines(&self) -> Deadlines {
+        self.options.limits()
     }
 
     /// Known from joining; not collective.

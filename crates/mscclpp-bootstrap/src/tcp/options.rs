@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{BootstrapError, Secret};
+use crate::{BootstrapError, Deadlines, Secret};
 
 /// What stands for the secret where strangers are let in on purpose.
 const OPEN: &[u8] = b"mscclpp: joining without a secret";
@@ -14,8 +14,7 @@ const OPEN: &[u8] = b"mscclpp: joining without a secret";
 pub struct TcpOptions {
     pub(crate) secret: Option<Secret>,
     pub(crate) without_secret: bool,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) silence: Option<Duration>,
+    pub(crate) deadlines: Option<Deadlines>,
     pub(crate) interface: Option<String>,
 }
 
@@ -42,20 +41,33 @@ impl TcpOptions {
         self
     }
 
-    /// The time limit of each collective, instead of 30 s or
-    /// `MSCCLPP_BOOTSTRAP_TIMEOUT`.
+    /// All time limits, instead of those of the environment.
     #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
+    pub fn deadlines(mut self, deadlines: Deadlines) -> Self {
+        self.deadlines = Some(deadlines);
         self
     }
 
-    /// After how long without a sign of life a rank counts as dead, instead of 5 s or
-    /// `MSCCLPP_SILENCE_TIMEOUT`. The same on all ranks.
+    /// The time limit of each collective: [`Deadlines::step`].
     #[must_use]
-    pub fn silence(mut self, silence: Duration) -> Self {
-        self.silence = Some(silence);
-        self
+    pub fn timeout(self, step: Duration) -> Self {
+        let deadlines = self.limits();
+        self.deadlines(Deadlines { step, ..deadlines })
+    }
+
+    /// After how long without a sign of life a rank counts as dead:
+    /// [`Deadlines::silence`]. The same on all ranks.
+    #[must_use]
+    pub fn silence(self, silence: Duration) -> Self {
+        let deadlines = self.limits();
+        self.deadlines(Deadlines {
+            silence,
+            ..deadlines
+        })
+    }
+
+    pub(crate) fn limits(&self) -> Deadlines {
+        self.deadlines.unwrap_or_default()
     }
 
     /// The network interface to use, by its exact name, instead of the rules of

@@ -2,9 +2,8 @@
 //! How a context is made.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
-use mscclpp_bootstrap::{Bootstrap, JobKey};
+use mscclpp_bootstrap::{Bootstrap, Deadlines, JobKey};
 
 use crate::env::env;
 use crate::gpu_queue::Hca;
@@ -19,9 +18,11 @@ pub struct ContextConfig {
     pub rank: Option<usize>,
     /// The key that peers prove to have. Without, whoever sees an endpoint's record can connect.
     pub job_key: Option<JobKey>,
-    /// How long a peer may take and acknowledge nothing, although there is something to, before
-    /// its connection fails with [`Error::Stalled`](crate::Error::Stalled); also how long the
-    /// network may be silent. 30 s by default, or what `MSCCLPP_CONNECTION_TIMEOUT` says, in seconds.
+    /// How long things may take: by default what the environment says, or the bootstrap.
+    ///
+    /// A peer that takes and acknowledges nothing for [`Deadlines::stall`], although there is
+    /// something to, fails its connection with [`Error::Stalled`](crate::Error::Stalled); so long
+    /// the network may be silent, too.
     ///
     /// Over an HCA it says how long the machine at the other end may be silent, a port be down, and an
     /// HCA have requests without doing any. Requests that nobody acknowledges fail earlier, on a NIC in
@@ -29,7 +30,7 @@ pub struct ContextConfig {
     /// so that a process that is stopped for longer loses its connections there; on others as
     /// [`IbConfig::timeout`](crate::IbConfig::timeout) says
     /// ([`Error::RequestFailed`](crate::Error::RequestFailed)).
-    pub stall_timeout: Duration,
+    pub deadlines: Deadlines,
     /// The HCAs that `IB0`, `IB1`, ... stand for, in this order; by default those that
     /// `MSCCLPP_HCA_DEVICES` names; if there are none, for the RDMA devices that libibverbs lists. Each
     /// is opened when it is first used.
@@ -44,7 +45,7 @@ impl ContextConfig {
             ip,
             rank: None,
             job_key: None,
-            stall_timeout: env().connection_timeout,
+            deadlines: env().deadlines,
             hca_devices: env().hca_devices.iter().map(Hca::named).collect(),
         }
     }
@@ -60,6 +61,7 @@ impl ContextConfig {
         Self {
             rank: Some(bootstrap.rank()),
             job_key: bootstrap.job_key(),
+            deadlines: bootstrap.deadlines(),
             ..Self::new(ip)
         }
     }

@@ -100,7 +100,7 @@ impl Context {
         if config.ip.is_unspecified() {
             return Err(invalid("peers cannot connect to the unspecified address"));
         }
-        if config.stall_timeout < Duration::from_millis(1) {
+        if config.deadlines.stall < Duration::from_millis(1) {
             return Err(invalid("the stall timeout is under 1 ms"));
         }
         Ok(Self {
@@ -258,7 +258,7 @@ impl Context {
                     rank,
                     peer: remote.context,
                     queue: local.config.max_write_queue_size,
-                    stall_timeout: self.inner.config.stall_timeout,
+                    stall_timeout: self.inner.config.deadlines.stall,
                     device: config.device,
                 };
                 Box::new(EthernetTransport::new(arrival, settings)?)

@@ -116,7 +116,7 @@ impl Context {
             status: Arc::clone(status),
             table: Arc::clone(self.table()),
             route,
-            stall_timeout: self.inner.config.stall_timeout,
+            stall_timeout: self.inner.config.deadlines.stall,
             deadline,
         };
         Ok(Box::new(queue.start(joined, self.watcher()?)?))
@@ -164,7 +164,8 @@ impl Context {
             peer: remote.address,
             socket: remote.socket.and_then(|socket| socket.here()),
             job_key,
-            stall_timeout: self.inner.config.stall_timeout,
+            stall_timeout: self.inner.config.deadlines.stall,
+            self_test: self.inner.config.deadlines.self_test,
             deadline,
         };
         Ok((end, handshake, route))
@@ -190,7 +191,7 @@ impl Context {
             (local.config.device, local.config.max_write_queue_size),
             (remote.context, remote.rank()),
             Arc::clone(status),
-            (route, self.inner.config.stall_timeout),
+            (route, self.inner.config.deadlines.stall),
             self.watcher()?,
         )
     }

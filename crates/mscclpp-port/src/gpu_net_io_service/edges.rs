@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::control::Route;
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointRecord};
 use crate::error::{Error, Result};
-use crate::gpu_queue::{self, GpuTransport, Handshake, Path, QueueEnd, SELF_TEST};
+use crate::gpu_queue::{self, GpuTransport, Handshake, Path, QueueEnd};
 use crate::status::StickyStatus;
 
 /// The number that setups take among the layers between users and bootstrap.
@@ -211,9 +211,10 @@ impl Joined {
 
     /// One request on every queue.
     pub(super) fn test(&self, deadline: Deadline) -> Result<()> {
-        self.each(|end, _| {
-            let timeout = SELF_TEST.min(deadline.remaining()).max(SHORTEST_TEST);
-            gpu_queue::test(end, timeout)
+        (self.0.iter()).try_for_each(|(_, queue)| {
+            let most = queue.handshake.self_test;
+            let timeout = most.min(deadline.remaining()).max(SHORTEST_TEST);
+            gpu_queue::test(&queue.end, timeout)
         })
     }
 

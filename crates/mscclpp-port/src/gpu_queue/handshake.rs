@@ -27,10 +27,6 @@ use crate::random::random_bytes;
 pub(crate) const CONTROL: &str = "mscclpp-port queue control";
 /// What a stream between two HCAs is made for.
 const WIRE: &str = "mscclpp-port HCA wire";
-/// How long the first request of a queue may take.
-pub(crate) const SELF_TEST: Duration = Duration::from_secs(5);
-/// How long two HCAs may take to greet each other.
-const GREETING: Duration = Duration::from_secs(5);
 /// How long to wait for a message before looking whether the connection is still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -44,6 +40,8 @@ pub(crate) struct Handshake {
     pub(crate) job_key: Option<JobKey>,
     /// After how long without an answer the peer's machine counts as gone.
     pub(crate) stall_timeout: Duration,
+    /// How long the first request of a queue may take, and the greeting of two HCAs.
+    pub(crate) self_test: Duration,
     pub(crate) deadline: Deadline,
 }
 
@@ -63,7 +61,7 @@ impl Handshake {
         end.check()?;
         end.queue().connect(&end.path)?;
         self.meet(end, Message::Connected)?;
-        test(end, SELF_TEST)?;
+        test(end, self.self_test)?;
         self.meet(end, Message::Tested)
     }
 
@@ -174,8 +172,19 @@ impl Handshake {
     /// Links the two HCAs. When it is the other end that cannot, its own error tells more than the
     /// stream that it leaves.
     fn link(&self, end: &QueueEnd, stream: WireStream) -> Result<()> {
-        let timeout = GREETING.min(self.deadline.remaining());
-        end.hca.wire(stream, timeout).map_err(|error| {
+        let timeout = self.self_test.min(self.deadline.remaining());
+        let (status, breaker) = (Arc::clone(&end.status), stream.breaker());
+        end.set_cancel(Some(Box::new(move || {
+            // Another connection may need the wire, unless the peer is gone.
+            if let (true, Ok(breaker)) = (status.is_failed(), &breaker)
+                && let Err(error) = breaker()
+            {
+                tracing::debug!(%error, "a wire of a dead peer could not be broken off");
+            }
+        })));
+        let wired = end.hca.wire(stream, timeout);
+        end.set_cancel(None);
+        wired.map_err(|error| {
             let error = match error {
                 Error::PeerDown { cause, .. } => end.peer_down(cause),
                 error => return error,

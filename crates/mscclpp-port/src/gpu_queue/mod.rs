@@ -31,7 +31,7 @@ mod turns;
 
 pub use config::{IbConfig, IbMode, QueuePlacement};
 pub(crate) use end::{Ends, QueueEnd};
-pub(crate) use handshake::{CONTROL, Handshake, SELF_TEST, test};
+pub(crate) use handshake::{CONTROL, Handshake, test};
 pub use hca::Hca;
 pub(crate) use hca::Hcas;
 pub(crate) use memories::MemoryTable;

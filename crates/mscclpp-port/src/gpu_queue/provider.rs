@@ -2,7 +2,8 @@
 //! The seam to an HCA: the host's part of queues that kernels post to.
 
 use std::fmt;
-use std::net::TcpStream;
+use std::io;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -124,6 +125,19 @@ pub(crate) enum QueueFault {
 pub(crate) enum WireStream {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+impl WireStream {
+    /// Something that breaks the stream off, whoever waits on it.
+    pub(crate) fn breaker(
+        &self,
+    ) -> io::Result<impl Fn() -> io::Result<()> + Send + Sync + 'static> {
+        let socket = match self {
+            Self::Tcp(stream) => socket2::Socket::from(stream.try_clone()?),
+            Self::Unix(stream) => socket2::Socket::from(stream.try_clone()?),
+        };
+        Ok(move || socket.shutdown(Shutdown::Both))
+    }
 }
 
 /// An opened HCA. All calls may come from any thread; none of them waits for a peer.

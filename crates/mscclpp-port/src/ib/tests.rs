@@ -455,7 +455,7 @@ fn ib_posts_beyond_the_limit_get_an_error_and_change_nothing() {
 fn ib_an_hca_that_answers_nothing_any_more_stalls_its_connection() {
     let fake = fake(GIB);
     let mut config = ContextConfig::new(Ipv4Addr::LOCALHOST.into());
-    config.stall_timeout = Duration::from_millis(150);
+    config.deadlines.stall = Duration::from_millis(150);
     config.hca_devices = hcas(fake);
     let context = Context::with_config(config).unwrap();
     let connection = to_itself(&context, ib(IbMode::Host));

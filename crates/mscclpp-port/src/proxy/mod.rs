@@ -285,7 +285,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 impl Drop for Proxy {
     fn drop(&mut self) {
         let running = matches!(&*self.lock(), State::Running(_));
-        if running && let Err(error) = self.stop(Deadline::after(env().proxy_stop_timeout)) {
+        if running && let Err(error) = self.stop(Deadline::after(env().deadlines.proxy_stop)) {
             tracing::warn!(%error, "a proxy was dropped before all its work was done");
         }
         self.ring.set_aborted();

@@ -221,7 +221,7 @@ impl ProxyService {
     /// # Errors
     /// Those of [`Proxy::stop`].
     pub fn stop_proxy(&self) -> Result<()> {
-        self.stop_proxy_by(Deadline::after(env().proxy_stop_timeout))
+        self.stop_proxy_by(Deadline::after(env().deadlines.proxy_stop))
     }
 
     /// As [`ProxyService::stop_proxy`], with a deadline of the caller's choice.
