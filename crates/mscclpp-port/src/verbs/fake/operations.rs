@@ -32,9 +32,16 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mu
     unsafe {
         match fake_of((*cq).context).enter("ibv_poll_cq") {
             Ok(mut state) => {
-                let count = state.completions.len().min(entries as usize);
-                for (index, completion) in state.completions.drain(..count).enumerate() {
-                    wc.add(index).write(completion);
+                // One that wakes somebody is of a receive queue, and of nothing else.
+                let takes = |completion: &ibv_wc| {
+                    (*cq).channel.is_null() || completion.opcode & IBV_WC_RECV != 0
+                };
+                let mut count = 0;
+                while count < entries as usize
+                    && let Some(completion) = state.completions.pop_front_if(|next| takes(next))
+                {
+                    wc.add(count).write(completion);
+                    count += 1;
                 }
                 count as c_int
             }
