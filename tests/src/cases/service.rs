@@ -243,17 +243,22 @@ fn on_demand(context: &Context, backend: &'static Backend) -> TestResult {
     let bootstrap = context.bootstrap()?;
     let rank = Rank::new(Arc::clone(&bootstrap) as Arc<dyn Bootstrap>, backend)?;
     let deadline = context.deadline();
-    let on_demand = |peer| -> TestResult {
+    let on_demand = |peer| -> anyhow::Result<Vec<Connection>> {
         let made = rank.service.connect_on_demand(peer, 2, 8, deadline)?;
-        let queues = (10..).zip(made).map(|(tag, made)| (peer, tag, made));
-        rank.ping_pongs_over(context, queues.collect())
+        let queues = (10..)
+            .zip(&made)
+            .map(|(tag, made)| (peer, tag, made.clone()));
+        rank.ping_pongs_over(context, queues.collect())?;
+        Ok(made)
     };
-    match context.rank() {
+    let made = match context.rank() {
         0 => on_demand(3)?,
         3 => on_demand(0)?,
-        _ => {}
-    }
+        _ => Vec::new(),
+    };
     rank.service.setup(&SPARSE[context.rank()], 0)?;
+    // Not before: the peer may still have been waiting for its last flush.
+    drop(made);
     if context.rank() < 2 {
         let peer = 1 - context.rank();
         let old = rank.service.connect(peer, 0)?;
