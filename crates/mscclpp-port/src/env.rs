@@ -22,8 +22,7 @@
 //!
 //! Variables of MSCCL++ that mean nothing here, because what they are for is not here or is done
 //! otherwise: `MSCCLPP_DEBUG`, `MSCCLPP_DEBUG_SUBSYS`, `MSCCLPP_DEBUG_FILE`, `MSCCLPP_LOG_LEVEL`,
-//! `MSCCLPP_LOG_SUBSYS` and `MSCCLPP_LOG_FILE` (see above), `MSCCLPP_COMM_ID`, `MSCCLPP_CACHE_DIR`,
-//! `MSCCLPP_NPKIT_DUMP_DIR`, `MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM`, `MSCCLPP_FORCE_DISABLE_NVLS`,
+//! `MSCCLPP_LOG_SUBSYS` and `MSCCLPP_LOG_FILE` (see above), `MSCCLPP_NPKIT_DUMP_DIR`, `MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM`, `MSCCLPP_FORCE_DISABLE_NVLS`,
 //! `MSCCLPP_FORCE_DISABLE_GDR` (tokens in a GPU's memory are written by copies, not through GDRCopy),
 //! and those that start with `MSCCLPP_NCCL_`.
 
