@@ -96,11 +96,12 @@ impl Workspace {
         package.features.iter().filter(wanted).cloned().collect()
     }
 
-    /// Arguments for cargo that turn on the features that tests want.
-    pub fn test_features(&self) -> Vec<String> {
+    /// Arguments for cargo that turn on the features that tests want, of all members but some.
+    pub fn test_features(&self, but: &[&str]) -> Vec<String> {
         let names: Vec<String> = self
             .packages
             .iter()
+            .filter(|package| !but.contains(&package.name.as_str()))
             .flat_map(|package| {
                 let features = self.test_features_of(package).into_iter();
                 features.map(|feature| format!("{}/{feature}", package.name))

@@ -32,10 +32,12 @@ use crate::transport::{Progress, Transport, TransportKind};
 /// Over InfiniBand and RoCE (`IB0` to `IB7`) the source must be registered for this end's transport, and
 /// the HCAs decide how bytes land: inside one write there is no order between words, nor between two
 /// writes; all have landed before a later signal or accumulate. A write that was posted after a signal
-/// may be seen before it. Accumulates and signals are atomic among those of HCAs, not against atomics of
-/// the host on the same word. In [`IbMode::HostNoAtomic`](crate::IbMode::HostNoAtomic) signals go to the
-/// first word of a registration, and accumulates are [`Error::Unsupported`]. A flush says that the
-/// peer's HCA has taken everything.
+/// may be seen before it. Accumulates and signals are atomic among those of one HCA of the memory's
+/// owner, not against another HCA's, or the host's atomics, on the same word. In
+/// [`IbMode::HostNoAtomic`](crate::IbMode::HostNoAtomic) signals go to the first word of a registration,
+/// and accumulates are [`Error::Unsupported`]; with payload in a GPU's memory nothing makes sure yet
+/// that it has landed before the host raises the token. A flush says that the peer's HCA has taken
+/// everything.
 ///
 /// A connection on whose queue kernels post themselves ([`IbMode::GpuNetIo`](crate::IbMode::GpuNetIo))
 /// leaves nothing to the host: its operations here are [`Error::Unsupported`]. Kernels get at it
@@ -137,8 +139,9 @@ impl Connection {
         self.post(|| self.inner.link.signal(token, off))
     }
 
-    /// Posts `+= operand`, modulo 2^64, on the 64-bit word at `dst + off`; atomic with respect to
-    /// everybody else's accumulates, the owner's included. Waits as [`write`](Self::write).
+    /// Posts `+= operand`, modulo 2^64, on the 64-bit word at `dst + off`. Over Ethernet it is atomic
+    /// with respect to everybody else's accumulates, the owner's included; over InfiniBand and RoCE see
+    /// above. Waits as [`write`](Self::write).
     ///
     /// # Errors
     /// As [`write`](Self::write); [`Error::Misaligned`].

@@ -48,11 +48,11 @@ pub fn check(interrupt: &Interrupt) -> Result<()> {
     fmt_oracle.args(["fmt", "--manifest-path", &manifest, "--check", "--", "-l"]);
     let mut clippy = workspace.cargo();
     clippy.args(["clippy", "--workspace", "--all-targets"]);
-    clippy.args(workspace.test_features());
+    clippy.args(workspace.test_features(&[]));
     clippy.args(["--", "-D", "warnings"]);
     let mut docs = workspace.cargo();
     docs.args(["doc", "--workspace", "--no-deps"]);
-    docs.args(workspace.test_features());
+    docs.args(workspace.test_features(&[]));
     docs.env("RUSTDOCFLAGS", "-D warnings");
     for (name, command) in [
         ("fmt", fmt),

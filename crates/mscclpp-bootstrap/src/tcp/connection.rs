@@ -221,7 +221,7 @@ async fn read_frame(
             let failure = PeerFailure::new(dead, FailureKind::Died, cause);
             node.gone(failure, Spread::HeardFrom(rank));
         }
-        Head::Beat { answer: true } => peer.outgoing.tell(News::Beat { answer: false }),
+        Head::Beat { answer: true } => peer.outgoing.beat(false),
         Head::Beat { answer: false } => {}
         Head::Goodbye => return Ok(false),
         Head::Open => return Err(io::Error::other("it opened the connection twice")),
@@ -265,7 +265,7 @@ async fn write_frames(
         let goodbye = tokio::select! {
             biased;
             news = inbox.news.recv() => match news {
-                Some(news) => write_news(&mut writer, news).await?,
+                Some(news) => write_news(&mut writer, news, outgoing).await?,
                 None => return Ok(Written::Closed),
             },
             job = inbox.jobs.recv() => match job {
@@ -289,7 +289,11 @@ async fn write_frames(
 
 /// Writes one piece of news; true if it is the goodbye, which is left to the
 /// caller.
-async fn write_news(writer: &mut OwnedWriteHalf, news: News) -> io::Result<bool> {
+async fn write_news(
+    writer: &mut OwnedWriteHalf,
+    news: News,
+    outgoing: &Outgoing,
+) -> io::Result<bool> {
     match news {
         News::Credit(cost) => writer.write_all(&Head::Credit { cost }.encode()).await?,
         News::Death { rank, cause } => {
@@ -301,7 +305,10 @@ async fn write_news(writer: &mut OwnedWriteHalf, news: News) -> io::Result<bool>
             let frame = [&head.encode()[..], cause.as_bytes()].concat();
             writer.write_all(&frame).await?;
         }
-        News::Beat { answer } => writer.write_all(&Head::Beat { answer }.encode()).await?,
+        News::Beat { answer } => {
+            writer.write_all(&Head::Beat { answer }.encode()).await?;
+            outgoing.beat_written();
+        }
         News::Goodbye => return Ok(true),
     }
     Ok(false)
@@ -324,7 +331,7 @@ async fn write_message(
     write_piece(writer, Head::First { tag, total, piece }, first, scratch).await?;
     for piece in rest.chunks(MAX_PIECE) {
         while let Ok(news) = news.try_recv() {
-            goodbye |= write_news(writer, news).await?;
+            goodbye |= write_news(writer, news, outgoing).await?;
         }
         let head = Head::Further {
             tag,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 //! Who is silent: signs of life along the tree in which ranks joined.
 //!
-//! Every rank looks at its neighbours in the tree. One from which nothing came for
-//! a while is asked for a sign of life; whoever is asked answers. One that stays
-//! silent for long is dead, as one whose connection breaks is, and the death is
+//! Every rank gives its neighbours in the tree a sign of life now and then, and asks
+//! those for one from which nothing came for a while; whoever is asked answers. One
+//! that stays silent for long is dead, as one whose connection breaks is, and the death is
 //! told along the tree.
 //!
 //! When a rank is gone, its neighbours find each other: what was below it belongs
@@ -18,7 +18,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::node::{Node, Spread};
-use super::outgoing::News;
 use super::peers;
 use crate::collectives::tree;
 use crate::failure::{FailureKind, PeerFailure};
@@ -96,8 +95,9 @@ impl Look {
                 let cause = format!("rank {} heard nothing from it for {silent:.1?}", node.rank);
                 let failure = PeerFailure::new(rank, FailureKind::Died, cause);
                 node.gone(failure, Spread::Everybody);
-            } else if silent > self.every / 2 {
-                peer.outgoing.tell(News::Beat { answer: true });
+            } else {
+                // Unasked, too: one that sends much may take long to get its question through.
+                peer.outgoing.beat(silent > self.every / 2);
             }
         }
     }

@@ -80,6 +80,8 @@ pub(crate) struct State {
     unreported: u64,
     queued: u64,
     written: u64,
+    /// A sign of life waits to be written; another would say no more.
+    beating: bool,
 }
 
 #[derive(Debug)]
@@ -99,6 +101,7 @@ impl Default for Outgoing {
                 unreported: 0,
                 queued: 0,
                 written: 0,
+                beating: false,
             }),
             changed: Condvar::new(),
         }
@@ -135,6 +138,8 @@ impl Outgoing {
     /// Changes the link and lets waiting threads know.
     pub(crate) fn set(&self, mut state: MutexGuard<'_, State>, link: Link) {
         state.link = link;
+        // What waited for another writer is gone with it.
+        state.beating = false;
         drop(state);
         self.changed.notify_all();
     }
@@ -180,6 +185,22 @@ impl Outgoing {
         if let Link::Open(outbox) = &self.lock().link {
             let _ = outbox.urgent.send(news);
         }
+    }
+
+    /// Sends a sign of life, unless one waits to be written: a peer that asks for many and reads
+    /// none gets no more than one.
+    pub(crate) fn beat(&self, answer: bool) {
+        let mut state = self.lock();
+        if let Link::Open(outbox) = &state.link
+            && !state.beating
+            && outbox.urgent.send(News::Beat { answer }).is_ok()
+        {
+            state.beating = true;
+        }
+    }
+
+    pub(crate) fn beat_written(&self) {
+        self.lock().beating = false;
     }
 
     pub(crate) fn written(&self, number: u64) {
@@ -293,6 +314,27 @@ mod tests {
         let sent = outgoing.send(Tag::user(0), b"x", soon(), || None::<()>, || {});
         assert!(matches!(sent, Sent::Expired(Waiting::Writer, None)));
         assert_eq!(jobs.try_recv().unwrap().number, 1);
+    }
+
+    #[test]
+    fn a_peer_that_asks_for_signs_of_life_and_reads_none_gets_one() {
+        let outgoing = Outgoing::default();
+        let (urgent, mut news) = mpsc::unbounded_channel();
+        let (messages, _jobs) = mpsc::unbounded_channel();
+        let outbox = Outbox { urgent, messages };
+        outgoing.set(outgoing.lock(), Link::Open(outbox.clone()));
+        for _ in 0..3 {
+            outgoing.beat(false);
+        }
+        assert_eq!(news.try_recv(), Ok(News::Beat { answer: false }));
+        assert!(news.try_recv().is_err());
+        outgoing.beat_written();
+        outgoing.beat(true);
+        assert_eq!(news.try_recv(), Ok(News::Beat { answer: true }));
+        // Another writer knows nothing of what waited for the first.
+        outgoing.set(outgoing.lock(), Link::Open(outbox));
+        outgoing.beat(true);
+        assert!(news.try_recv().is_ok());
     }
 
     #[test]

@@ -49,10 +49,19 @@ pub(super) async fn suspect(node: &Node, rank: usize, cause: String) {
             .collect();
         lost.sort_unstable();
         lost.dedup();
+        // Those that died meanwhile, by what others say, say nothing against this rank.
+        lost.retain(|rank| node.failures.of(*rank).is_none());
+        let mut live = Vec::new();
+        for rank in lost {
+            // A process that dies may close its listener late: it counts only while it listens.
+            if look(node, rank).await == Listens::Yes {
+                live.push(rank);
+            }
+        }
         let is_known = node.failures.of(rank).is_some();
-        if lost.len() > 1 && !is_known && !node.leaving.load(Ordering::Acquire) {
+        if live.len() > 1 && !is_known && !node.leaving.load(Ordering::Acquire) {
             node.excluded(format!(
-                "its connections to ranks {lost:?} broke at once, and these live"
+                "its connections to ranks {live:?} broke at once, and these live"
             ));
         }
     }

@@ -81,6 +81,13 @@ impl<T> Account<T> {
         Ok(())
     }
 
+    /// The queue is gone: nothing is under way any more, and flushes that wait are never done.
+    pub(super) fn abandon(&mut self) {
+        self.done += self.under_way.len() as u64;
+        self.under_way.clear();
+        self.flushes.clear();
+    }
+
     /// What is known of a request under way.
     pub(super) fn get(&self, number: u64) -> Option<&T> {
         self.under_way.get(self.place(number)?)
@@ -233,6 +240,21 @@ mod tests {
                 prop_assert_eq!((account.done(), account.room()), (done, 10 - posted));
             }
         }
+    }
+
+    #[test]
+    fn a_queue_that_is_gone_keeps_nothing_of_what_was_under_way() {
+        let memory = std::rc::Rc::new(());
+        let mut account = Account::new(8);
+        for _ in 0..3 {
+            account.post(std::rc::Rc::clone(&memory), true);
+        }
+        account.flush(1);
+        account.abandon();
+        assert_eq!(std::rc::Rc::strong_count(&memory), 1);
+        assert!(!account.is_busy());
+        assert_eq!((account.room(), account.flushed()), (8, 0));
+        assert_eq!(account.complete(0, drop), Err(Unexpected));
     }
 
     #[test]

@@ -17,6 +17,10 @@ use crate::sync::lock_plain as lock;
 use crate::verbs::ReceiveRequest;
 use crate::watcher::Watched;
 
+/// Looks at what a peer sent before its last word: each finds at least one of the few hundred that fit
+/// a receive queue.
+const LAST_LOOKS: u32 = 1024;
+
 pub(super) struct IbEnd {
     pub(super) control: ControlEnd,
     pub(super) posts: Mutex<Posts>,
@@ -180,8 +184,13 @@ impl IbEnd {
             return Some(self.error_of(trouble));
         }
         if let Some(error) = self.control.received() {
-            // What came before its last word counts.
-            while matches!(self.receive(), Ok(true)) {}
+            // What came before its last word counts; a peer that goes on all the same does not hold
+            // up the connections of others.
+            for _ in 0..LAST_LOOKS {
+                if !matches!(self.receive(), Ok(true)) {
+                    break;
+                }
+            }
             return Some(error);
         }
         (stalled > self.stall_timeout).then_some(Error::Stalled {

@@ -73,8 +73,17 @@ fn try_port(port: &PortFacts, wish: Wish) -> Result<Choice, String> {
     })
 }
 
+/// The attributes of a queue pair have eight bits for an index; tables can be longer.
+const LAST_INDEX: u32 = u8::MAX as u32;
+
 /// An index that somebody has chosen is obeyed, and must have something in it.
 fn explicit(gids: &[Gid], index: u32) -> Result<Gid, String> {
+    if index > LAST_INDEX && gids.iter().any(|gid| gid.index == index) {
+        return Err(format!(
+            "GID index {index} (MSCCLPP_IB_GID_INDEX, IbConfig::gid_index): queue pairs can name 0 to \
+             {LAST_INDEX} only"
+        ));
+    }
     let entry = gids.iter().find(|gid| gid.index == index);
     entry.cloned().ok_or_else(|| {
         let known: Vec<String> = gids.iter().map(Gid::to_string).collect();
@@ -113,7 +122,8 @@ fn rank(gid: &Gid, ipv6: bool) -> (u32, &'static str) {
 /// The best entry for RoCE, and why not the others. One that packets cannot be routed to is better
 /// than none, and its index is never 0 only because 0 comes first.
 fn best(gids: &[Gid], ipv6: bool) -> Result<(Gid, Rejected), String> {
-    let ranked = gids.iter().map(|gid| (rank(gid, ipv6), gid));
+    let named = gids.iter().filter(|gid| gid.index <= LAST_INDEX);
+    let ranked = named.map(|gid| (rank(gid, ipv6), gid));
     let best = (ranked.clone()).min_by_key(|((rank, _), gid)| (*rank, gid.index));
     let Some(((_, _), best)) = best else {
         return Err("its table of GIDs is empty: give its network interface an address".into());
@@ -221,6 +231,11 @@ mod tests {
             assert!(error.contains("MSCCLPP_IB_GID_INDEX"), "{error}");
             assert!(error.contains("3: ::ffff:10.1.2.3 (RoCE v2)"), "{error}");
         }
+        // There, and out of a queue pair's reach.
+        let long = [gid(300, "10.0.0.1", GidKind::RoceV2)];
+        let error = choose(&[port(1, long.to_vec())], asked(300)).unwrap_err();
+        assert!(error.contains("0 to 255"), "{error}");
+        assert!(choose(&[port(1, long.to_vec())], Wish::default()).is_err());
     }
 
     #[test]

@@ -110,7 +110,9 @@ impl Posts {
     /// Lets go of the queue, and with it of all that is under way.
     pub(super) fn stop(&mut self) {
         self.waiting.clear();
+        // Behind the pair, which may use their memory until it is gone.
         self.pair = None;
+        self.account.abandon();
     }
 
     pub(super) fn pair(&self) -> Option<&QueuePair<ReadyToSend>> {

@@ -16,6 +16,7 @@ use crate::control::{Arrived, Message, Route};
 use crate::error::{Error, Result};
 use crate::idle::Idle;
 use crate::memory::{HcaSource, HcaTarget, RegisteredMemory};
+use crate::sync::lock_plain as lock;
 use crate::transport::{Progress, Transport, TransportKind};
 use crate::watcher::{Watched, Watcher};
 
@@ -101,7 +102,13 @@ fn bring_up(end: &IbEnd, start: Start) -> Result<()> {
     control.check()?;
     let pair = start.connector.connect()?;
     meet(end, start.deadline)?;
-    end.with_posts(|posts| posts.start(pair))?;
+    let mut posts = lock(&end.posts);
+    // Who ends the connection says so, and then lets go of the pair under this lock.
+    if end.has_ended() {
+        return Err(control.peer_down("this end is closing"));
+    }
+    posts.start(pair)?;
+    drop(posts);
     control.set_ready();
     Ok(())
 }

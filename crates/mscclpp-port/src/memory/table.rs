@@ -327,10 +327,14 @@ impl RegistrationTable {
         key: u32,
     ) -> Option<Arc<Registration>> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        (entries
-            .values()
-            .filter_map(|entry| entry.registration.upgrade()))
-        .find(|registration| registration.key_on(transport) == Some(key))
+        let all = entries.values();
+        let all: Vec<_> = all
+            .filter_map(|entry| entry.registration.upgrade())
+            .collect();
+        // Before any of them is let go: who drops the last of one locks the table to take it out.
+        drop(entries);
+        all.into_iter()
+            .find(|registration| registration.key_on(transport) == Some(key))
     }
 
     pub(crate) fn registration(&self, key: u64) -> Option<Arc<Registration>> {
