@@ -80,7 +80,9 @@ fn names(error: &anyhow::Error, victim: usize) -> bool {
             return match error {
                 Error::PeerDown { rank, .. }
                 | Error::PeerFailed { rank, .. }
-                | Error::QueueFailed { rank, .. } => *rank == Some(victim),
+                | Error::QueueFailed { rank, .. }
+                // A victim that lives lets go of its memory, which may be seen first.
+                | Error::RequestFailed { rank, .. } => *rank == Some(victim),
                 Error::Setup(error) => error.lost_rank() == Some(victim),
                 Error::Bootstrap { source, .. } => source.gone_rank() == Some(victim),
                 _ => false,
