@@ -77,15 +77,15 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
         "never",
     ]);
     if options.sanitize {
-        // Spoilt headers, and what compilers say of headers: nothing for a sanitizer to find.
-        command.args([
-            "--skip",
+        // Spoilt headers, what compilers say of headers, and what linkers leave in a program: nothing
+        // for a sanitizer to find.
+        let names = [
             "mutants::",
-            "--skip",
             "compile_with_",
-            "--skip",
             "compiles_with_",
-        ]);
+            "the_suite_has_nothing_of_it",
+        ];
+        command.args(names.iter().flat_map(|name| ["--skip", name]));
     }
     // After the second `--` a filter may begin with a dash.
     command.args(filter.map(|filter| ["--", filter]).into_iter().flatten());
