@@ -82,6 +82,7 @@ fn names(error: &anyhow::Error, victim: usize) -> bool {
                 | Error::PeerFailed { rank, .. }
                 | Error::QueueFailed { rank, .. }
                 // A victim that lives lets go of its memory, which may be seen first.
+                | Error::Refused { rank, .. }
                 | Error::RequestFailed { rank, .. } => *rank == Some(victim),
                 Error::Setup(error) => error.lost_rank() == Some(victim),
                 Error::Bootstrap { source, .. } => source.gone_rank() == Some(victim),
