@@ -115,6 +115,7 @@ fn measures(name: &str, all: &[Structure], fields: impl Fn(&Structure) -> bool) 
         .unwrap();
         for field in structure.fields.iter().filter(|_| fields(structure)) {
             let c = field.oracle;
+            // SAFETY, of what is written: the address of a field is taken, and nothing is read.
             writeln!(
                 text,
                 "({:?}, std::mem::offset_of!(c::{oracle}, {c}), \

@@ -103,11 +103,16 @@ impl Look {
     }
 }
 
-/// Whether a rank is a neighbour of this one because others have died.
+/// Whether a rank that nobody listens for any more is this one's to report. Those that it was connected
+/// to since it joined know whether it has left; it is a neighbour of this one only since they died.
 pub(super) fn inherited(node: &Node, rank: usize) -> bool {
     let died = |rank| (node.failures.of(rank)).is_some_and(|f| f.kind == FailureKind::Died);
-    let of = |gone: &dyn Fn(usize) -> bool| neighbours(node.rank, node.world, gone);
-    of(&died).contains(&rank) && !of(&|_| false).contains(&rank)
+    is_inherited(node.rank, rank, node.world, died)
+}
+
+fn is_inherited(own: usize, rank: usize, world: usize, died: impl Fn(usize) -> bool) -> bool {
+    let known_to = neighbours(rank, world, |_| false);
+    known_to.into_iter().all(&died) && neighbours(own, world, died).contains(&rank)
 }
 
 /// The neighbours of a rank that is not gone, in the tree of those that are not.
@@ -187,6 +192,17 @@ mod tests {
             let of_dead = neighbours(dead, world, |_| false);
             prop_assert!(after.len() < before.len() + of_dead.len());
         }
+    }
+
+    #[test]
+    fn a_rank_that_others_know_is_not_reported_by_who_never_met_it() {
+        let reports = |own, rank, dead: &[usize]| is_inherited(own, rank, 8, |r| dead.contains(&r));
+        // 7 lost its way up and calls 4, which has left as 0 and 5 know.
+        assert!(!reports(7, 4, &[6]));
+        // Nobody is left who was connected to 6 or to 7.
+        assert!(reports(0, 6, &[4, 7]) && reports(4, 7, &[6]));
+        // A neighbour from the beginning is not inherited.
+        assert!(!reports(0, 4, &[5, 6]));
     }
 
     #[test]

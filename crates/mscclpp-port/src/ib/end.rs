@@ -149,12 +149,17 @@ impl IbEnd {
 
     /// Looks for the error of such a request.
     fn look_for_own_error(&self) {
-        let looked = lock(&self.posts).look();
-        if let Err(error @ Error::RequestFailed { .. }) = looked {
+        // Nothing new goes to the peer: it was told to be dead.
+        let (looked, stalled) = {
+            let mut posts = lock(&self.posts);
+            (posts.poll(), posts.stalled())
+        };
+        if let Err(error @ Error::RequestFailed { .. }) = &looked {
             tracing::warn!(%error, "a request to a peer that died has failed");
-            self.control.status.learn(&error);
-            self.end();
-        } else if !self.waits_for_own_error() {
+            self.control.status.learn(error);
+        }
+        // An HCA that answers for a process that is stopped fails no request, ever.
+        if looked.is_err() || stalled > self.stall_timeout || !self.waits_for_own_error() {
             self.end();
         }
     }

@@ -72,7 +72,7 @@ impl Post {
                 let step = (*len).min(largest);
                 let local = Local {
                     address: *from,
-                    // A GiB at most.
+                    // 64 MiB at most.
                     len: step as u32,
                     key: *from_key,
                 };

@@ -21,8 +21,10 @@ const TRIGGER_POSTS: usize = 3;
 const CHAIN: usize = 64;
 /// Completions polled at once.
 const POLL: usize = 32;
-/// No request is longer: every HCA takes that much, and more is of no use.
-const MAX_REQUEST: u64 = 1 << 30;
+/// No request is longer: every HCA takes that much. Some tens of requests may be under way before one
+/// tells that it is done; on a slow link that has to come well within the time after which a queue that
+/// tells nothing counts as stalled.
+const MAX_REQUEST: u64 = 64 << 20;
 /// How long a queue that flushes its requests may take to tell why: the HCA and the peer do so on other
 /// ways.
 const TOLD_WITHIN: Duration = Duration::from_millis(250);
@@ -182,7 +184,8 @@ impl Posts {
         self.pump()
     }
 
-    fn poll(&mut self) -> Result<()> {
+    /// Looks what is done, and posts nothing more.
+    pub(super) fn poll(&mut self) -> Result<()> {
         let mut completions = [WorkCompletion::default(); POLL];
         while self.is_under_way() {
             let count = (self.completions.poll(&mut completions))
