@@ -55,6 +55,11 @@ pub(super) fn launch<T: Copy>(
     Ok((started, Running { stream, loaded }))
 }
 
+/// Does what is done once a GPU.
+pub(super) fn prepare(device: Device) -> anyhow::Result<()> {
+    Loaded::on(device).map(drop)
+}
+
 impl Running {
     fn stream(&self) -> &Stream {
         self.stream.as_ref().expect("taken by drop alone")

@@ -26,7 +26,7 @@ mod throughput;
 use anyhow::{Context as _, ensure};
 use mscclpp_device::abi::{BasePortChannelDeviceHandle, PortChannelDeviceHandle};
 use mscclpp_device::executor::LaunchDims;
-use mscclpp_port::{Buffer, Device, PortChannel};
+use mscclpp_port::{Buffer, Device, DeviceKind, PortChannel};
 
 pub use accumulate::{Accumulate, FanIn};
 pub use all_pairs::AllPairs;
@@ -72,6 +72,17 @@ static ALL: [&kernel::Kernel; 21] = [
     &throughput::SPLIT,
     &throughput::POST,
 ];
+
+/// Does what the first launch on a device would do, so that nothing is loaded or opened later.
+pub fn prepare(device: Device) -> anyhow::Result<()> {
+    match device.kind() {
+        #[cfg(feature = "cuda")]
+        DeviceKind::Gpu => cuda::prepare(device)?,
+        _ => {}
+    }
+    Buffer::new(device, 8)?.write(0, &[0; 8])?;
+    Ok(())
+}
 
 /// Where device code finds the buffer.
 fn address(buffer: &Buffer) -> u64 {

@@ -11,6 +11,9 @@ use crate::harness::threads;
 /// How long threads that have nothing to do any more may take to end.
 const SETTLES: Duration = Duration::from_secs(3);
 
+/// Files of the driver of GPUs, which opens and maps more of them as it needs and keeps them.
+const DRIVERS: &str = "/dev/nvidia";
+
 /// What there is, and how often.
 pub(super) struct Left(BTreeMap<String, usize>);
 
@@ -27,7 +30,7 @@ impl Left {
             if let Ok(target) = fs::read_link(entry.path()) {
                 let target = target.to_string_lossy().into_owned();
                 // The directory that is being read.
-                if !target.starts_with("/proc/") {
+                if !target.starts_with("/proc/") && !target.starts_with(DRIVERS) {
                     add(format!("descriptor {target}"));
                 }
             }
@@ -47,11 +50,9 @@ impl Left {
                 .split(' ')
                 .nth(1)
                 .is_some_and(|flags| flags.ends_with('s'));
-            if shared {
-                add(format!(
-                    "mapping {}",
-                    line.split(' ').next_back().unwrap_or_default()
-                ));
+            let path = line.split_once('/').map_or("", |(_, path)| path);
+            if shared && !format!("/{path}").starts_with(DRIVERS) {
+                add(format!("mapping /{path}"));
             }
         }
         Self(all)

@@ -52,6 +52,10 @@ pub(in crate::cases) fn play(number: usize, victim: usize) -> TestResult {
         .nth(number)
         .context("no such moment")?;
     let words = watch_parent(CHILD);
+    if let Some(row) = moment.row {
+        // Which of the GPUs does not matter: the driver is one.
+        crate::kernels::prepare((BACKENDS[row].device)(0))?;
+    }
     let before = Left::of_process();
     let words = Arc::new(Mutex::new(words));
     let part = Part { victim, words };
