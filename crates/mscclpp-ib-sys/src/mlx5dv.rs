@@ -45,6 +45,12 @@ impl Mlx5dv {
         loaded.as_ref().map_err(Clone::clone)
     }
 
+    /// The file that was loaded.
+    #[must_use]
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
     /// Null and EOPNOTSUPP where the library is older than it (rdma-core 54).
     ///
     /// # Safety

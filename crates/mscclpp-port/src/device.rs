@@ -55,6 +55,17 @@ impl Device {
         self.id
     }
 
+    /// Where the GPU is on PCIe, for [`Hca::nearest`](crate::Hca::nearest). Asks the CUDA driver, and
+    /// does not open the GPU.
+    ///
+    /// # Errors
+    /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) for the CPU, and as
+    /// [`check_available`](Self::check_available).
+    #[cfg(feature = "ib")]
+    pub fn pci_address(&self) -> Result<crate::PciAddress> {
+        gpu::pci_address(*self)
+    }
+
     /// Fails unless this build and machine can allocate on the device.
     ///
     /// # Errors
@@ -85,6 +96,11 @@ mod tests {
         assert!(Device::cpu().check_available().is_ok());
         let error = Device::gpu(1003).check_available().unwrap_err();
         assert!(error.to_string().contains("GPU 1003"), "{error}");
+        #[cfg(feature = "ib")]
+        for device in [Device::cpu(), Device::gpu(1003)] {
+            let error = device.pci_address().unwrap_err();
+            assert!(error.to_string().contains(&device.to_string()), "{error}");
+        }
         // Not without telling what to do.
         let told = ["feature", "driver"].map(|word| error.to_string().contains(word));
         assert!(told.contains(&true), "{error}");

@@ -272,6 +272,8 @@ mod control;
 mod control_end;
 mod cuda_ipc;
 mod device;
+#[cfg(feature = "ib")]
+pub mod doctor;
 mod endpoint;
 pub mod env;
 mod error;
@@ -286,8 +288,12 @@ mod gpu_queue;
 mod ib;
 mod idle;
 mod loopback;
+#[cfg(feature = "ib")]
+mod machine;
 mod memory;
 mod message;
+#[cfg(feature = "ib")]
+mod nearest;
 mod pages;
 mod port_channel;
 mod proxy;
@@ -320,9 +326,13 @@ pub use error::{Error, ErrorCode, Result};
 pub use fifo::{DEFAULT_FIFO_SIZE, Fifo};
 pub use gpu_net_io_service::{GpuNetIoConfig, GpuNetIoService, QueueCounts};
 pub use gpu_queue::{Hca, IbConfig, IbMode, QueuePlacement};
+#[cfg(feature = "ib")]
+pub use machine::{Distance, PciAddress, PciAddressError};
 pub use memory::{Access, MemoryOptions, RegisteredMemory};
 pub use mlx5_queue::Syndrome;
 pub use mscclpp_device::abi::{QueueForm, SignalMode, Status, StatusWord};
+#[cfg(feature = "ib")]
+pub use nearest::{Nearest, UnusablePort};
 pub use port_channel::{BasePortChannel, PortChannel};
 pub use proxy::{Proxy, ProxyHandler, ProxyHandlerResult, ProxyProgress};
 pub use proxy_service::{MemoryId, ProxyService, SemaphoreId};

@@ -39,11 +39,7 @@ impl Device {
     /// [`Error::UnknownDevice`] for any other name: a real HCA's name never
     /// gets a NIC in software. [`Error::Engine`] if no thread can be started.
     pub fn open(name: &str, config: DeviceConfig) -> Result<Self, Error> {
-        let number = name.strip_prefix("soft").filter(|rest| {
-            let digits = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
-            digits && rest.len() <= 4
-        });
-        if number.is_none() {
+        if !Self::is_name(name) {
             return Err(Error::UnknownDevice {
                 name: name.to_owned(),
             });
@@ -51,6 +47,12 @@ impl Device {
         Ok(Self {
             engine: Engine::start(name, config)?,
         })
+    }
+
+    /// Whether a name is that of a NIC in software: `soft0`, `soft1` and so on.
+    pub fn is_name(name: &str) -> bool {
+        let number = name.strip_prefix("soft").unwrap_or_default();
+        (1..=4).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit())
     }
 
     /// The name it was opened by.

@@ -2,7 +2,6 @@
 //! A GPU and its context.
 
 use std::collections::BTreeMap;
-use std::ffi::CStr;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -13,7 +12,7 @@ use cudarc::driver::sys::{
 
 use super::block::Slab;
 use super::error::{check, warn};
-use super::{CudaError, Stream, gpu_count};
+use super::{CudaError, GpuFacts, Stream, gpu_count};
 use crate::nvrtc::Arch;
 
 /// A GPU of this machine, with its primary context, which other CUDA libraries of the process use
@@ -163,10 +162,7 @@ impl Gpu {
     ///
     /// What the driver says.
     pub fn name(&self) -> Result<String, CudaError> {
-        self.text("cuDeviceGetName", |text, length, device| {
-            // SAFETY: as many bytes to write to as told.
-            unsafe { sys::cuDeviceGetName(text, length, device) }
-        })
+        Ok(GpuFacts::of(self.ordinal())?.name)
     }
 
     /// Its architecture.
@@ -183,16 +179,8 @@ impl Gpu {
     /// The NUMA node it is attached to; `None` where the system does not say, as in most virtual
     /// machines.
     pub fn numa_node(&self) -> Option<u32> {
-        let bus = self
-            .text("cuDeviceGetPCIBusId", |text, length, device| {
-                // SAFETY: as many bytes to write to as told.
-                unsafe { sys::cuDeviceGetPCIBusId(text, length, device) }
-            })
-            .ok()?;
-        let path = format!(
-            "/sys/bus/pci/devices/{}/numa_node",
-            bus.to_ascii_lowercase()
-        );
+        let bus = GpuFacts::of(self.ordinal()).ok()?.pci;
+        let path = format!("/sys/bus/pci/devices/{bus}/numa_node");
         // -1 where nobody knows.
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
@@ -297,22 +285,6 @@ impl Gpu {
             }
         }
         Ok(())
-    }
-
-    fn text(
-        &self,
-        call: &'static str,
-        get: impl Fn(*mut std::ffi::c_char, i32, CUdevice) -> CUresult,
-    ) -> Result<String, CudaError> {
-        let mut text = [0; 128];
-        self.check(
-            call,
-            get(text.as_mut_ptr(), text.len() as i32 - 1, self.0.device),
-        )?;
-        // SAFETY: zeroes follow what was written.
-        Ok(unsafe { CStr::from_ptr(text.as_ptr()) }
-            .to_string_lossy()
-            .into_owned())
     }
 }
 

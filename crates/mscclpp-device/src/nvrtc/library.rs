@@ -138,6 +138,11 @@ impl Nvrtc {
         Ok(loaded)
     }
 
+    /// The file that was loaded, by the name that found it.
+    pub fn file(&self) -> &str {
+        &self.name
+    }
+
     /// Its version, as (major, minor) of CUDA.
     ///
     /// # Errors

@@ -64,7 +64,9 @@ impl Error {
                 ErrorCode::SystemError
             }
             #[cfg(feature = "ib")]
-            Error::Verbs(_) | Error::HcaFailed { .. } => ErrorCode::SystemError,
+            Error::Verbs(_) | Error::HcaFailed { .. } | Error::NoUsablePort { .. } => {
+                ErrorCode::SystemError
+            }
             #[cfg(feature = "ib")]
             Error::RequestFailed { .. } => ErrorCode::RemoteError,
             Error::Setup(error) => match error.reason {

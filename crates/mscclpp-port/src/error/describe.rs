@@ -71,3 +71,13 @@ impl fmt::Display for RankName {
         }
     }
 }
+
+/// Ports and why they cannot be used, as one text.
+#[cfg(feature = "ib")]
+pub(super) fn list(ports: &[crate::nearest::UnusablePort]) -> String {
+    if ports.is_empty() {
+        return "there is none".into();
+    }
+    let texts: Vec<String> = ports.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}

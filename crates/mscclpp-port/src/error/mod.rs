@@ -23,6 +23,8 @@ use crate::refusal::Refused;
 use crate::transport::TransportKind;
 #[cfg(feature = "ib")]
 use crate::verbs::VerbsError;
+#[cfg(feature = "ib")]
+use describe::list;
 use describe::{Described, Hint, RankName};
 
 /// Result of this crate.
@@ -189,6 +191,20 @@ pub enum Error {
     SourceGone {
         /// The rank behind the connection, when known.
         rank: Option<usize>,
+    },
+
+    /// [`Hca::nearest`](crate::Hca::nearest) has found no port that can be used.
+    #[cfg(feature = "ib")]
+    #[error(
+        "no port of an HCA can be used from {gpu}: {}; repair one of them, or name an HCA in \
+         ContextConfig::hca_devices or MSCCLPP_HCA_DEVICES (soft0 is a NIC in software)",
+        list(ports)
+    )]
+    NoUsablePort {
+        /// Where the GPU is.
+        gpu: crate::machine::PciAddress,
+        /// Every port of the machine, or of the HCAs that were named, and why it cannot be used.
+        ports: Vec<crate::nearest::UnusablePort>,
     },
 
     /// The two ends of a connection over HCAs do not fit together. Both ends get this error.

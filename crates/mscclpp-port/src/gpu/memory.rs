@@ -3,6 +3,8 @@
 
 use std::sync::{Arc, OnceLock};
 
+#[cfg(feature = "ib")]
+use mscclpp_device::cuda::GpuFacts;
 use mscclpp_device::cuda::{self, CudaError, DeviceMemory, Export, Gpu, HostPages, PinnedMemory};
 
 use crate::device::{Device, DeviceKind};
@@ -31,8 +33,8 @@ pub(crate) fn check(device: Device) -> Result<()> {
     }
 }
 
-/// The GPU of a device.
-pub(crate) fn open(device: Device) -> Result<Gpu> {
+/// The number of a device that is a GPU of this machine.
+fn ordinal(device: Device) -> Result<u32> {
     if device.kind() != DeviceKind::Gpu {
         return Err(Error::DeviceUnavailable {
             device,
@@ -41,7 +43,22 @@ pub(crate) fn open(device: Device) -> Result<Gpu> {
     }
     check(device)?;
     // Checked: not negative.
-    Gpu::open(device.id().unsigned_abs()).map_err(failed(device, "open the GPU"))
+    Ok(device.id().unsigned_abs())
+}
+
+/// The GPU of a device.
+pub(crate) fn open(device: Device) -> Result<Gpu> {
+    Gpu::open(ordinal(device)?).map_err(failed(device, "open the GPU"))
+}
+
+/// Where it is on PCIe.
+#[cfg(feature = "ib")]
+pub(crate) fn pci_address(device: Device) -> Result<crate::PciAddress> {
+    let facts = GpuFacts::of(ordinal(device)?).map_err(failed(device, "tell where it is"))?;
+    (facts.pci.parse()).map_err(|error: crate::PciAddressError| Error::DeviceUnavailable {
+        device,
+        reason: error.to_string(),
+    })
 }
 
 /// Memory of a GPU.

@@ -23,12 +23,16 @@ mod staging;
 
 #[cfg(all(not(feature = "cuda"), not(loom)))]
 pub(crate) use absent::VisiblePages;
+#[cfg(all(not(feature = "cuda"), feature = "ib"))]
+pub(crate) use absent::pci_address;
 #[cfg(not(feature = "cuda"))]
 pub(crate) use absent::{GpuMemory, Piece, PinnedHost, Staging, check};
 #[cfg(feature = "cuda")]
 pub(crate) use lane::Lane;
 #[cfg(feature = "cuda")]
 pub(crate) use memory::{GpuMemory, PinnedHost, VisiblePages, check, failed, open};
+#[cfg(all(feature = "cuda", feature = "ib"))]
+pub(crate) use memory::pci_address;
 #[cfg(feature = "cuda")]
 pub(crate) use staging::{Piece, Staging};
 

@@ -17,7 +17,7 @@ use crate::gpu_queue::{
 };
 use crate::memory::Access;
 use crate::transport::TransportKind;
-use crate::verbs::{AccessFlags, Device, LinkLayer, PortState, ProtectionDomain, VerbsError};
+use crate::verbs::{AccessFlags, Device, ProtectionDomain, VerbsError};
 
 /// An opened HCA, and the protection domain of this context on it.
 pub(crate) struct IbHca {
@@ -41,24 +41,12 @@ impl IbHca {
         let mut ports = Vec::new();
         for number in 1..=self.device.capabilities().ports {
             let attributes = self.device.port(number).map_err(failed)?;
-            let active = matches!(
-                attributes.state,
-                PortState::Active | PortState::ActiveDeferred
-            );
-            ports.push(PortFacts {
+            ports.push(PortFacts::new(
                 number,
-                state: if active {
-                    Ok(())
-                } else {
-                    Err(format!("it is {}", attributes.state))
-                },
-                ethernet: match attributes.link_layer {
-                    LinkLayer::Ethernet => Some(true),
-                    LinkLayer::InfiniBand => Some(false),
-                    _ => None,
-                },
-                gids: self.device.gids(number).map_err(failed)?,
-            });
+                attributes.state,
+                Some(attributes.link_layer),
+                self.device.gids(number).map_err(failed)?,
+            ));
         }
         let name = self.name();
         let choice = port::choose(&ports, wish).map_err(|why| Error::HcaUnavailable {

@@ -35,7 +35,7 @@ mod end;
 mod hca;
 mod memory;
 mod news;
-mod port;
+pub(crate) mod port;
 mod post;
 mod posts;
 mod queue;

@@ -3,41 +3,65 @@
 
 use std::net::Ipv6Addr;
 
-use crate::verbs::{Gid, GidKind};
+use crate::verbs::{Gid, GidKind, LinkLayer, PortState};
 
 /// What an HCA says of one of its ports.
 #[derive(Debug, Clone)]
-pub(super) struct PortFacts {
-    pub(super) number: u8,
+pub(crate) struct PortFacts {
+    pub(crate) number: u8,
     /// In its own word, where it is not active.
-    pub(super) state: Result<(), String>,
+    pub(crate) state: Result<(), String>,
     /// Its link layer, if that is one of those that there are.
-    pub(super) ethernet: Option<bool>,
-    pub(super) gids: Vec<Gid>,
+    pub(crate) ethernet: Option<bool>,
+    pub(crate) gids: Vec<Gid>,
+}
+
+impl PortFacts {
+    /// `link_layer`: `None` where it is not known.
+    pub(crate) fn new(
+        number: u8,
+        state: PortState,
+        link_layer: Option<LinkLayer>,
+        gids: Vec<Gid>,
+    ) -> Self {
+        Self {
+            number,
+            state: match state {
+                PortState::Active | PortState::ActiveDeferred => Ok(()),
+                state => Err(format!("it is {state}")),
+            },
+            ethernet: match link_layer {
+                Some(LinkLayer::Ethernet) => Some(true),
+                Some(LinkLayer::InfiniBand) => Some(false),
+                _ => None,
+            },
+            gids,
+        }
+    }
 }
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Wish {
-    pub(super) port: Option<u8>,
-    pub(super) gid_index: Option<u32>,
+pub(crate) struct Wish {
+    pub(crate) port: Option<u8>,
+    pub(crate) gid_index: Option<u32>,
     /// The family by which peers connect to this context.
-    pub(super) ipv6: bool,
+    pub(crate) ipv6: bool,
 }
 
 /// The port and the entry of its table of GIDs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Choice {
-    pub(super) port: u8,
-    pub(super) gid: Gid,
-    pub(super) rejected: Rejected,
+pub(crate) struct Choice {
+    pub(crate) port: u8,
+    pub(crate) gid: Gid,
+    pub(crate) rejected: Rejected,
 }
 
 /// Entries that were not taken, by their index, and why.
-type Rejected = Vec<(u32, &'static str)>;
+pub(crate) type Rejected = Vec<(u32, &'static str)>;
 
 /// The port that was asked for, or the first that can be used. An error tells what is wrong with each.
-pub(super) fn choose(ports: &[PortFacts], wish: Wish) -> Result<Choice, String> {
+pub(crate) fn choose(ports: &[PortFacts], wish: Wish) -> Result<Choice, String> {
     if let Some(number) = wish.port {
         let Some(port) = ports.iter().find(|port| port.number == number) else {
             return Err(format!(
@@ -45,11 +69,11 @@ pub(super) fn choose(ports: &[PortFacts], wish: Wish) -> Result<Choice, String> 
                 ports.len()
             ));
         };
-        return try_port(port, wish).map_err(|why| format!("port {number}: {why}"));
+        return choose_one(port, wish).map_err(|why| format!("port {number}: {why}"));
     }
     let mut reasons = Vec::new();
     for port in ports {
-        match try_port(port, wish) {
+        match choose_one(port, wish) {
             Ok(choice) => return Ok(choice),
             Err(why) => reasons.push(format!("port {}: {why}", port.number)),
         }
@@ -57,7 +81,8 @@ pub(super) fn choose(ports: &[PortFacts], wish: Wish) -> Result<Choice, String> 
     Err(format!("no port can be used: {}", reasons.join("; ")))
 }
 
-fn try_port(port: &PortFacts, wish: Wish) -> Result<Choice, String> {
+/// The same for one port.
+pub(crate) fn choose_one(port: &PortFacts, wish: Wish) -> Result<Choice, String> {
     port.state.clone()?;
     let ethernet = (port.ethernet).ok_or("its link layer is neither InfiniBand nor Ethernet")?;
     let (gid, rejected) = match wish.gid_index {
@@ -134,7 +159,7 @@ fn best(gids: &[Gid], ipv6: bool) -> Result<(Gid, Rejected), String> {
 }
 
 /// Whether packets to a GID pass routers.
-pub(super) fn is_routable(gid: &Gid) -> bool {
+pub(crate) fn is_routable(gid: &Gid) -> bool {
     rank(gid, false).0 <= 1
 }
 

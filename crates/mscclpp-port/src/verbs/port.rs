@@ -71,7 +71,7 @@ pub enum PortState {
 }
 
 impl PortState {
-    fn from_number(number: u32) -> Self {
+    pub(crate) fn from_number(number: u32) -> Self {
         match number {
             sys::IBV_PORT_DOWN => Self::Down,
             sys::IBV_PORT_INIT => Self::Init,
@@ -229,7 +229,7 @@ impl GidKind {
     }
 
     /// From the words in sysfs, which says the same of InfiniBand and RoCE v1.
-    pub(super) fn from_sysfs(text: &str, link_layer: LinkLayer) -> Option<Self> {
+    pub(crate) fn from_sysfs(text: &str, link_layer: LinkLayer) -> Option<Self> {
         match (text.trim(), link_layer) {
             ("RoCE v2", _) => Some(Self::RoceV2),
             ("IB/RoCE v1", LinkLayer::Ethernet) => Some(Self::RoceV1),
