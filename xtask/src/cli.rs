@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::bench::{Bench, bench};
 use crate::bindings;
+use crate::doctor::DoctorArgs;
 use crate::gpu::cli::{GpuPackArgs, GpuRunArgs};
 use crate::launch::{Launch, LaunchError, print_line};
 use crate::rank_output::{Notes, rank_output};
@@ -34,6 +35,7 @@ enum Task {
     TestCpu(TestCpuArgs),
     TestMp(TestMpArgs),
     Bindings(BindingsArgs),
+    Doctor(DoctorArgs),
     TestRxe(TestRxeArgs),
     Bench(BenchArgs),
     Plot(PlotArgs),
@@ -223,6 +225,10 @@ impl Cli {
             Task::TestMp(args) => return tests(args.run(interrupt)),
             Task::Bindings(args) => return tests(bindings::check(args.timeout, interrupt)),
             Task::TestRxe(args) => return tests(args.run(interrupt)),
+            Task::Doctor(args) => match args.run(interrupt) {
+                Ok(code) => return code,
+                Err(error) => Err(error),
+            },
             Task::Bench(args) => args.run(interrupt),
             Task::Plot(args) => plot::plot(&args.report, &args.output),
             Task::GpuPack(args) => args.run(interrupt),
@@ -347,6 +353,8 @@ mod tests {
             "test-rxe -n 2 --filter Atomic --timeout 60",
             "bench --quick --suite ping-pong --json out.json -n 2",
             "bindings --check",
+            "doctor",
+            "doctor --json",
             "plot out.json -o plots",
             "gpu-pack -o packed",
             "gpu-run --out results --only suite --filter -Perf --stress 60 --timeout 300",

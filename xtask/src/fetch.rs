@@ -41,12 +41,32 @@ pub fn fetch(interrupt: &Interrupt) -> Result<()> {
 ///
 /// As [`fetch`].
 pub fn ensure(workspace: &Workspace, interrupt: &Interrupt) -> Result<Found> {
+    obtain(
+        &source(workspace)?,
+        &|name| std::env::var_os(name),
+        interrupt,
+    )
+}
+
+/// What `third_party.lock` says of the library.
+///
+/// # Errors
+///
+/// When the file cannot be read or does not name it.
+pub fn source(workspace: &Workspace) -> Result<Source> {
     let lock = workspace.root.join("third_party.lock");
     let text = fs::read_to_string(&lock).with_context(|| format!("{}", lock.display()))?;
     let file = third_party::parse(&text).context("third_party.lock")?;
     let source = file.source.into_iter().find(|source| source.name == NAME);
-    let source = source.with_context(|| format!("third_party.lock does not name {NAME}"))?;
-    obtain(&source, &|name| std::env::var_os(name), interrupt)
+    source.with_context(|| format!("third_party.lock does not name {NAME}"))
+}
+
+/// The state that is wanted.
+pub fn pin(source: &Source) -> Pin {
+    Pin {
+        commit: source.commit.clone(),
+        license: source.license.clone(),
+    }
 }
 
 /// Fetches one source, unless it is there already or the user has a checkout.
@@ -62,10 +82,7 @@ pub fn obtain(
     variable: &dyn Fn(&str) -> Option<OsString>,
     interrupt: &Interrupt,
 ) -> Result<Found> {
-    let pin = Pin {
-        commit: source.commit.clone(),
-        license: source.license.clone(),
-    };
+    let pin = pin(source);
     let own = variable(SOURCE_DIR).is_some_and(|value| !value.is_empty());
     if !own {
         let target = checkout::cached(&pin, variable).map_err(|message| anyhow!(message))?;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 //! Which HCA is nearest to a GPU.
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 use std::cmp::Reverse;
 use std::fmt;
 
@@ -231,7 +234,10 @@ impl Survey {
         };
         let equal = best.len();
         if equal > 1 {
-            why += &format!("; number {} of {equal} equal ports, by the GPUs' order", turn + 1);
+            why += &format!(
+                "; number {} of {equal} equal ports, by the GPUs' order",
+                turn + 1
+            );
         }
         let chosen = |(_, other): &&(Distance, &Usable)| {
             !(best.iter()).any(|(_, port)| port.hca == other.hca && port.port == other.port)
@@ -241,7 +247,10 @@ impl Survey {
             let slower = if *other == level { " and slower" } else { "" };
             format!("{} port {} is {other}{slower}", port.hca, port.port)
         });
-        let passed = self.unusable.iter().map(|port| format!("passed over {port}"));
+        let passed = self
+            .unusable
+            .iter()
+            .map(|port| format!("passed over {port}"));
         for part in others.chain(passed) {
             why += "; ";
             why += &part;

@@ -66,12 +66,7 @@ impl GpuFacts {
 
 type GetText = fn(*mut c_char, i32, CUdevice) -> CUresult;
 
-fn text(
-    gpu: u32,
-    device: CUdevice,
-    call: &'static str,
-    get: GetText,
-) -> Result<String, CudaError> {
+fn text(gpu: u32, device: CUdevice, call: &'static str, get: GetText) -> Result<String, CudaError> {
     let mut text = [0; 128];
     let length = text.len() as i32 - 1;
     check(gpu, call, get(text.as_mut_ptr(), length, device))?;

@@ -17,7 +17,8 @@ pub(super) fn checks(seen: &Seen<'_>, checks: &[Check]) -> Vec<Check> {
             why: format!("{name}: {}", check.found),
         })
     };
-    let all = |names: &[&str]| -> Vec<Lack> { names.iter().filter_map(|name| lack(name)).collect() };
+    let all =
+        |names: &[&str]| -> Vec<Lack> { names.iter().filter_map(|name| lack(name)).collect() };
     let on_gpus = || all(&[gpu::CUDA, gpu::NVRTC, gpu::DEVICE_FILES]);
     // Kernels run somewhere: on CPU threads, or else on GPUs.
     let kernels = || match lack(host::COMPILER) {
@@ -46,15 +47,27 @@ pub(super) fn checks(seen: &Seen<'_>, checks: &[Check]) -> Vec<Check> {
     ]));
     connectx.extend(no_port(seen));
     vec![
-        line("proxy-ethernet", "over TCP, the default", with_kernels(&[host::NETWORK])),
+        line(
+            "proxy-ethernet",
+            "over TCP, the default",
+            with_kernels(&[host::NETWORK]),
+        ),
         line("proxy-ipc", "over CUDA IPC, between GPUs", on_gpus()),
-        line("proxy-ib", &format!("over InfiniBand and RoCE{gpus_too}"), ib),
+        line(
+            "proxy-ib",
+            &format!("over InfiniBand and RoCE{gpus_too}"),
+            ib,
+        ),
         line(
             "gpu-initiated soft0",
             "kernels post to a NIC in software",
             with_kernels(&[host::NETWORK, host::SOFTNIC]),
         ),
-        line("gpu-initiated connectx", "kernels post to a ConnectX, by GPUNetIO", connectx),
+        line(
+            "gpu-initiated connectx",
+            "kernels post to a ConnectX, by GPUNetIO",
+            connectx,
+        ),
     ]
 }
 
@@ -79,7 +92,11 @@ fn no_port(seen: &Seen<'_>) -> Option<Lack> {
         false => "there is no HCA",
     };
     Some(Lack {
-        check: if seen.has_hca() { "hca".into() } else { String::new() },
+        check: if seen.has_hca() {
+            "hca".into()
+        } else {
+            String::new()
+        },
         why: why.into(),
     })
 }
@@ -96,7 +113,10 @@ fn line(name: &str, what: &str, lacks: Vec<Lack>) -> Check {
             names.push(lack.check);
         }
     }
-    let found = format!("does not work here ({what}), because {}", reasons.join("; "));
+    let found = format!(
+        "does not work here ({what}), because {}",
+        reasons.join("; ")
+    );
     let fix = match names.is_empty() {
         true => String::new(),
         false => format!("see {}", names.join(", ")),

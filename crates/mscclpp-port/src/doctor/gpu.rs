@@ -61,7 +61,9 @@ fn list(seen: &Seen<'_>) -> Check {
 /// The text behind `NVRM version:`, and whether the module is the open one.
 fn version(seen: &Seen<'_>) -> Option<(String, bool)> {
     let text = seen.root.text("/proc/driver/nvidia/version")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("NVRM version:"))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("NVRM version:"))?;
     let number = |word: &&str| {
         let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
         word.contains('.') && word.split('.').all(digits)
@@ -164,7 +166,11 @@ fn files(seen: &Seen<'_>) -> Check {
 
 fn hca_access(seen: &Seen<'_>) -> Check {
     if !seen.has_gpu() || !seen.has_hca() {
-        let what = if seen.has_gpu() { "there is no HCA" } else { NO_GPU };
+        let what = if seen.has_gpu() {
+            "there is no HCA"
+        } else {
+            NO_GPU
+        };
         return Check::not_needed(HCA_ACCESS, what);
     }
     let loaded = |module: &str| seen.root.exists(&format!("/sys/module/{module}"));
@@ -217,7 +223,9 @@ fn peer_mapping(seen: &Seen<'_>) -> Check {
         Some(value.trim().trim_matches('"').to_owned())
     };
     let dwords = value("RegistryDwords").unwrap_or_default();
-    let set = dwords.split(';').any(|part| part.trim() == "PeerMappingOverride=1");
+    let set = dwords
+        .split(';')
+        .any(|part| part.trim() == "PeerMappingOverride=1");
     match set {
         true => Check::ok(PEER_MAPPING, format!("RegistryDwords is {dwords:?}")),
         false => Check::missing(

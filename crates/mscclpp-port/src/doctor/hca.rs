@@ -66,7 +66,10 @@ fn itself(device: &RdmaDevice) -> Check {
     match &device.function {
         Some(function) if function.vendor == MELLANOX => parts.push(generation(function.device)),
         Some(function) => {
-            parts.push(format!("device {:04x}:{:04x}", function.vendor, function.device));
+            parts.push(format!(
+                "device {:04x}:{:04x}",
+                function.vendor, function.device
+            ));
         }
         None => parts.push("in software, or by a bus that is not PCIe".into()),
     }
@@ -108,13 +111,17 @@ fn link(seen: &Seen<'_>, device: &RdmaDevice, port: &RdmaPort, other_works: bool
     parts.extend(port.rate.clone());
     let asked = seen.live.hcas.get(&device.name);
     let asked = asked.and_then(|hca| hca.as_ref().ok()?.ports.get(&port.facts.number));
-    let network_mtu = port.network_mtu.map(|mtu| format!(", network interface {mtu}"));
+    let network_mtu = port
+        .network_mtu
+        .map(|mtu| format!(", network interface {mtu}"));
     let network_mtu = network_mtu.unwrap_or_default();
     let mut small = false;
     parts.push(match asked {
         Some(asked) => {
             small = asked.active_mtu < asked.max_mtu;
-            let text = |mtu: Option<_>| mtu.map_or("?".to_owned(), |mtu: crate::verbs::Mtu| mtu.to_string());
+            let text = |mtu: Option<_>| {
+                mtu.map_or("?".to_owned(), |mtu: crate::verbs::Mtu| mtu.to_string())
+            };
             format!(
                 "MTU {} of at most {}{network_mtu}",
                 text(asked.active_mtu),
@@ -134,11 +141,13 @@ fn link(seen: &Seen<'_>, device: &RdmaDevice, port: &RdmaPort, other_works: bool
         }
         Ok(()) => (CheckStatus::Ok, ""),
         Err(_) if other_works => (CheckStatus::NotNeeded, ""),
-        Err(_) if ethernet => {
-            (CheckStatus::Missing, "ip link set DEV up; look at cable and switch")
-        }
+        Err(_) if ethernet => (
+            CheckStatus::Missing,
+            "ip link set DEV up; look at cable and switch",
+        ),
         Err(_) => {
-            let fix = "look at cable and switch; a port in INIT waits for a subnet manager (opensm)";
+            let fix =
+                "look at cable and switch; a port in INIT waits for a subnet manager (opensm)";
             (CheckStatus::Missing, fix)
         }
     };
@@ -208,9 +217,12 @@ fn atomics(seen: &Seen<'_>, device: &RdmaDevice) -> Check {
             "none",
             "none is needed by the proxy: the peer's host raises the tokens (IbMode::HostNoAtomic)",
         ),
-        Some(Err(why)) => {
-            Check::new(name, CheckStatus::Unknown, why, "repair what libibverbs says")
-        }
+        Some(Err(why)) => Check::new(
+            name,
+            CheckStatus::Unknown,
+            why,
+            "repair what libibverbs says",
+        ),
         None => Check::new(
             name,
             CheckStatus::Unknown,
@@ -229,7 +241,7 @@ const RELAXED: u16 = 1 << 4;
 const FOR_EVERYBODY: usize = 64;
 
 /// Whether a function may relax the order of its writes; `None` if its configuration does not tell.
-fn relaxed(config: &[u8]) -> Option<bool> {
+pub(super) fn relaxed(config: &[u8]) -> Option<bool> {
     let mut at = usize::from(*config.get(CAPABILITIES)?);
     // No list is longer: a capability has 4 bytes, and they lie in 192.
     for _ in 0..48 {
@@ -266,7 +278,10 @@ fn ordering(seen: &Seen<'_>, device: &RdmaDevice) -> Check {
         None => Check::new(
             name,
             CheckStatus::Unknown,
-            format!("{path} shows {} bytes, without the PCIe capability", config.len()),
+            format!(
+                "{path} shows {} bytes, without the PCIe capability",
+                config.len()
+            ),
             "run it as root, who sees all of it",
         ),
     }

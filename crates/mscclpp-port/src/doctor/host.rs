@@ -38,7 +38,11 @@ fn network(seen: &Seen<'_>) -> Check {
     if up.is_empty() {
         return Check::missing(NETWORK, "no network interface is up", "ip link set lo up");
     }
-    let range = if only_here { " (ranks of this machine only)" } else { "" };
+    let range = if only_here {
+        " (ranks of this machine only)"
+    } else {
+        ""
+    };
     Check::ok(NETWORK, format!("{}{range}", up.join(", ")))
 }
 
@@ -56,7 +60,9 @@ fn compiler(seen: &Seen<'_>) -> Check {
 fn memlock(seen: &Seen<'_>) -> Check {
     const NAME: &str = "memlock";
     let limit = seen.root.text("/proc/self/limits").and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("Max locked memory"))?;
         Some(line.split_whitespace().next()?.to_owned())
     });
     let capabilities = seen.root.text("/proc/self/status").and_then(|text| {

@@ -33,12 +33,14 @@ pub(super) struct Live {
 }
 
 /// The CUDA driver.
+#[derive(Default)]
 pub(super) struct Cuda {
     pub(super) version: (i32, i32),
     pub(super) gpus: Vec<CudaGpu>,
 }
 
 /// A GPU that it shows.
+#[derive(Clone)]
 pub(super) struct CudaGpu {
     pub(super) pci: String,
     pub(super) name: String,
@@ -70,7 +72,9 @@ impl Live {
         };
         Self {
             ibverbs: ibverbs.map_err(why),
-            mlx5: Mlx5dv::get().map(|mlx5| mlx5.file().to_owned()).map_err(why),
+            mlx5: Mlx5dv::get()
+                .map(|mlx5| mlx5.file().to_owned())
+                .map_err(why),
             nvrtc: ask_nvrtc(),
             cuda: ask_cuda(),
             compiler: ask_compiler(),

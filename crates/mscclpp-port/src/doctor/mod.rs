@@ -118,11 +118,7 @@ impl Check {
         Self::new(name, CheckStatus::Ok, found, "")
     }
 
-    fn missing(
-        name: impl Into<String>,
-        found: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Self {
+    fn missing(name: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(name, CheckStatus::Missing, found, fix)
     }
 
@@ -165,7 +161,11 @@ impl Seen<'_> {
     }
 
     fn has_gpu(&self) -> bool {
-        let by_driver = self.live.cuda.as_ref().is_ok_and(|cuda| !cuda.gpus.is_empty());
+        let by_driver = self
+            .live
+            .cuda
+            .as_ref()
+            .is_ok_and(|cuda| !cuda.gpus.is_empty());
         by_driver || !self.gpus().is_empty()
     }
 

@@ -39,25 +39,31 @@ fn mlx5(seen: &Seen<'_>) -> Check {
 fn driver(seen: &Seen<'_>) -> Check {
     const NAME: &str = "rdma driver";
     let driven = |address| {
-        let mut functions = seen.devices.iter().filter_map(|device| device.function.as_ref());
+        let mut functions = seen
+            .devices
+            .iter()
+            .filter_map(|device| device.function.as_ref());
         functions.any(|function| function.address == address)
     };
     let without: Vec<String> = (seen.adapters.iter())
         .filter(|adapter| !driven(adapter.address))
         .map(|adapter| format!("{} at {}", generation(adapter.device), adapter.address))
         .collect();
-    if !without.is_empty() {
-        return Check::missing(
+    let names: Vec<&str> = (seen.devices.iter().map(|device| device.name.as_str())).collect();
+    match (names.is_empty(), without.is_empty()) {
+        (true, true) => Check::not_needed(NAME, "there is no HCA"),
+        (true, false) => Check::missing(
             NAME,
             format!("no RDMA device for {}", without.join(", ")),
             "modprobe mlx5_ib (on Ubuntu's cloud kernels: apt install linux-modules-extra-$(uname \
              -r)); for a container, on its host",
-        );
-    }
-    let names: Vec<&str> = (seen.devices.iter().map(|device| device.name.as_str())).collect();
-    match names.is_empty() {
-        true => Check::not_needed(NAME, "there is no HCA"),
-        false => Check::ok(NAME, names.join(", ")),
+        ),
+        (false, true) => Check::ok(NAME, names.join(", ")),
+        // Given to somebody else, as a host does with functions that are not its container's.
+        (false, false) => {
+            let (names, without) = (names.join(", "), without.join(", "));
+            Check::ok(NAME, format!("{names}; no RDMA device here for {without}"))
+        }
     }
 }
 

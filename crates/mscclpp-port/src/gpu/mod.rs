@@ -29,10 +29,10 @@ pub(crate) use absent::pci_address;
 pub(crate) use absent::{GpuMemory, Piece, PinnedHost, Staging, check};
 #[cfg(feature = "cuda")]
 pub(crate) use lane::Lane;
-#[cfg(feature = "cuda")]
-pub(crate) use memory::{GpuMemory, PinnedHost, VisiblePages, check, failed, open};
 #[cfg(all(feature = "cuda", feature = "ib"))]
 pub(crate) use memory::pci_address;
+#[cfg(feature = "cuda")]
+pub(crate) use memory::{GpuMemory, PinnedHost, VisiblePages, check, failed, open};
 #[cfg(feature = "cuda")]
 pub(crate) use staging::{Piece, Staging};
 

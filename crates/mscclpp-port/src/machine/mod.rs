@@ -12,7 +12,7 @@ pub(crate) mod recorded;
 mod root;
 
 pub(crate) use gpu::GpuFunction;
-pub(crate) use pci::{Function, NVIDIA, Nodes, distance};
 pub use pci::{Distance, PciAddress, PciAddressError};
+pub(crate) use pci::{Function, NVIDIA, Nodes, distance};
 pub(crate) use rdma::{RdmaDevice, RdmaPort};
 pub(crate) use root::Root;

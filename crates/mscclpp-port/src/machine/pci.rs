@@ -62,7 +62,9 @@ fn parse(text: &str) -> Option<PciAddress> {
         domain,
         bus: u8::try_from(bus).ok()?,
         device: u8::try_from(device).ok().filter(|device| *device < 32)?,
-        function: u8::try_from(function).ok().filter(|function| *function < 8)?,
+        function: u8::try_from(function)
+            .ok()
+            .filter(|function| *function < 8)?,
     })
 }
 
@@ -236,8 +238,17 @@ mod tests {
             assert_eq!(text.parse::<PciAddress>().unwrap().to_string(), shown);
         }
         for text in [
-            "", "1b", "1b:00", "0000:1b:00", "0000:1b:20.0", "0000:1b:00.8", "0000:100:00.0",
-            "0:0000:1b:00.0", "+1:1b:00.0", "x:1b:00.0", ":1b:00.0",
+            "",
+            "1b",
+            "1b:00",
+            "0000:1b:00",
+            "0000:1b:20.0",
+            "0000:1b:00.8",
+            "0000:100:00.0",
+            "0:0000:1b:00.0",
+            "+1:1b:00.0",
+            "x:1b:00.0",
+            ":1b:00.0",
         ] {
             assert!(text.parse::<PciAddress>().is_err(), "{text}");
         }
@@ -248,7 +259,11 @@ mod tests {
         let gpu = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0";
         for (other, node, level) in [
             // Another port of the same switch.
-            ("pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0", 0, "PIX"),
+            (
+                "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0",
+                0,
+                "PIX",
+            ),
             // A switch behind that switch.
             (
                 "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0/0000:1a:00.0/0000:1b:00.0",
@@ -272,7 +287,11 @@ mod tests {
     fn a_node_that_is_not_known_never_fails() {
         let gpu = function("pci0000:15/0000:15:01.0", None);
         let nic = function("pci0000:26/0000:26:01.0", Some(0));
-        for (nodes, level) in [(0, Distance::Node), (1, Distance::Node), (2, Distance::System)] {
+        for (nodes, level) in [
+            (0, Distance::Node),
+            (1, Distance::Node),
+            (2, Distance::System),
+        ] {
             assert_eq!(distance(Some(&gpu), Some(&nic), Nodes(nodes)), level);
             assert_eq!(distance(Some(&nic), Some(&gpu), Nodes(nodes)), level);
         }

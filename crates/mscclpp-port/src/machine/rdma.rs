@@ -59,10 +59,12 @@ impl RdmaDevice {
         let device = root.resolve(&format!("{directory}/device"));
         let address = device.and_then(|path| path.rsplit('/').next()?.parse().ok());
         let uverbs = root.names("/sys/class/infiniband_verbs").into_iter();
-        let uverbs = uverbs.filter(|file| file.starts_with("uverbs")).find(|file| {
-            let owner = root.text(&format!("/sys/class/infiniband_verbs/{file}/ibdev"));
-            owner.as_deref() == Some(&name)
-        });
+        let uverbs = uverbs
+            .filter(|file| file.starts_with("uverbs"))
+            .find(|file| {
+                let owner = root.text(&format!("/sys/class/infiniband_verbs/{file}/ibdev"));
+                owner.as_deref() == Some(&name)
+            });
         let numbers = root.names(&format!("{directory}/ports")).into_iter();
         Self {
             function: address.and_then(|address| Function::read(root, address)),

@@ -101,7 +101,9 @@ impl Recorded {
                     }
                     self.write(&format!("/sys/bus/pci/devices/{address}/config"), config);
                 }
-                ["node", number] => self.keys(&format!("/sys/devices/system/node/node{number}"), &[]),
+                ["node", number] => {
+                    self.keys(&format!("/sys/devices/system/node/node{number}"), &[])
+                }
                 ["net", name, ..] => self.keys(&format!("/sys/class/net/{name}"), &words[2..]),
                 ["hca", name, "at", place, ..] => {
                     let parent = match *place {
@@ -139,12 +141,16 @@ impl Recorded {
                     let attributes = format!("{port}/gid_attrs");
                     self.write(&format!("{attributes}/types/{index}"), format!("{kind}\n"));
                     if let [netdev] = rest {
-                        self.write(&format!("{attributes}/ndevs/{index}"), format!("{netdev}\n"));
+                        self.write(
+                            &format!("{attributes}/ndevs/{index}"),
+                            format!("{netdev}\n"),
+                        );
                     }
                 }
                 ["link", link, target] => self.link(link, target),
                 ["file", path] => {
-                    let text: Vec<&str> = lines.by_ref().take_while(|line| *line != "end").collect();
+                    let text: Vec<&str> =
+                        lines.by_ref().take_while(|line| *line != "end").collect();
                     self.write(path, text.join("\n") + "\n");
                 }
                 ["live", ..] => self.live.push(words[1..].to_vec()),

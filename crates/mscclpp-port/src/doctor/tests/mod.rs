@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: MIT
+//! What the doctor says of recorded machines.
+
+mod answers;
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde_json::Value;
+
+use super::*;
+use crate::machine::recorded::Recorded;
+use CheckStatus::{Missing, NotNeeded, Ok as Fine, Unknown};
+
+/// Set, the recorded reports are written instead of compared.
+const REWRITE: &str = "MSCCLPP_REWRITE_REPORTS";
+
+fn machines() -> Vec<String> {
+    let entries = fs::read_dir(Recorded::directory()).unwrap();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            Some(name.strip_suffix(".machine")?.to_owned())
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+fn report(name: &str) -> Report {
+    let recorded = Recorded::open(name);
+    let live = Live::recorded(&recorded.live);
+    Report::new(&recorded.root(), &live, Vec::new())
+}
+
+#[test]
+fn ib_doctor_says_of_each_recorded_machine_what_it_said() {
+    let machines = machines();
+    assert!(machines.len() >= 13, "{machines:?}");
+    let mut wrong = Vec::new();
+    for name in &machines {
+        let path = Recorded::directory().join(format!("{name}.report"));
+        let said = report(name).to_string();
+        if std::env::var_os(REWRITE).is_some() {
+            fs::write(path, said).unwrap();
+            continue;
+        }
+        let wanted = fs::read_to_string(&path).unwrap_or_default();
+        if said != wanted {
+            wrong.push(format!("{name}: it says\n{said}\nand not\n{wanted}"));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{REWRITE}=1 rewrites them\n{}",
+        wrong.join("\n")
+    );
+}
+
+/// The lines that matter on each machine: status, and a part of what was found or of the fix.
+const EXPECTED: &[(&str, &str, CheckStatus, &str)] = &[
+    ("none", "gpu", NotNeeded, "CPU threads"),
+    ("none", "nvrtc", NotNeeded, "no GPU"),
+    ("none", "libibverbs", NotNeeded, "no HCA"),
+    ("none", "memlock", NotNeeded, "8388608"),
+    ("none", "backend proxy-ethernet", Fine, "works here"),
+    ("none", "backend gpu-initiated soft0", Fine, "works here"),
+    ("none", "backend proxy-ib", Missing, "there is no HCA"),
+    ("bare", "network", Missing, "ip link set lo up"),
+    ("bare", "c++ compiler", Missing, "apt install g++"),
+    ("bare", "softnic", Fine, "soft0"),
+    ("bare", "backend proxy-ethernet", Missing, "network"),
+    (
+        "cx5-roce-dual",
+        "hca mlx5_0",
+        Fine,
+        "ConnectX-5, 0000:3b:00.0, NUMA node 0, firmware 16.35.4030",
+    ),
+    (
+        "cx5-roce-dual",
+        "hca mlx5_0 port 1",
+        Fine,
+        "MTU 1024 of at most 4096, network interface 1500",
+    ),
+    (
+        "cx5-roce-dual",
+        "hca mlx5_0 port 1 gid",
+        Fine,
+        "takes 3: ::ffff:192.0.2.11 (RoCE v2",
+    ),
+    (
+        "cx5-roce-dual",
+        "hca mlx5_0 port 1 gid",
+        Fine,
+        "routable RoCE v2: 3, 5",
+    ),
+    (
+        "cx5-roce-dual",
+        "hca mlx5_0 port 1 gid",
+        Fine,
+        "not 0, 2, 4: RoCE v1",
+    ),
+    (
+        "cx5-roce-dual",
+        "hca mlx5_0 relaxed ordering",
+        Unknown,
+        "as root",
+    ),
+    (
+        "cx5-roce-dual",
+        "hca mlx5_1 port 1",
+        Missing,
+        "it is down, Disabled",
+    ),
+    (
+        "cx5-roce-dual",
+        "hca mlx5_1 device file",
+        Missing,
+        "may not open /dev/infiniband/uverbs1",
+    ),
+    ("cx5-roce-dual", "memlock", Missing, "unlimited"),
+    ("cx5-roce-dual", "backend proxy-ib", Fine, "works here"),
+    (
+        "cx5-two-ports",
+        "hca mlx5_0 port 1",
+        NotNeeded,
+        "it is down",
+    ),
+    (
+        "cx5-two-ports",
+        "hca mlx5_0 port 2 gid",
+        Fine,
+        "takes 3: 2001:db8::22",
+    ),
+    (
+        "cx5-two-ports",
+        "hca mlx5_0 port 2 gid",
+        Fine,
+        "of another family",
+    ),
+    (
+        "cx6-ib-grh",
+        "hca mlx5_0 port 1",
+        Fine,
+        "needs a global route (GRH)",
+    ),
+    (
+        "cx6-ib-grh",
+        "hca mlx5_0 port 1 gid",
+        Fine,
+        "the port's own",
+    ),
+    (
+        "cx6-ib-grh",
+        "hca mlx5_0 relaxed ordering",
+        Missing,
+        "setpci -s 0000:45:00.0",
+    ),
+    (
+        "cx6-ib-grh",
+        "gpu memory for hcas",
+        Missing,
+        "modprobe -r nv_peer_mem",
+    ),
+    ("cx6-ib-grh", "cuda driver", Missing, "12.4 or later"),
+    (
+        "cx6-ib-grh",
+        "nvidia driver",
+        Fine,
+        "535.161.08, the closed",
+    ),
+    (
+        "cx6-ib-grh",
+        "gpu 0000:43:00.0 to hcas",
+        Fine,
+        "PIX from 0000:43:00.0",
+    ),
+    (
+        "cx6-ib-grh",
+        "gpu 0000:84:00.0 to hcas",
+        Fine,
+        "SYS from 0000:84:00.0",
+    ),
+    (
+        "cx6-ib-grh",
+        "backend proxy-ib",
+        Fine,
+        "for host memory only",
+    ),
+    (
+        "cx6dx-vf",
+        "hca mlx5_2",
+        Fine,
+        "ConnectX VF, a virtual function (SR-IOV)",
+    ),
+    (
+        "cx6dx-vf",
+        "hca mlx5_2 device file",
+        Missing,
+        "docker run --device /dev/infiniband",
+    ),
+    ("cx6dx-vf", "hca mlx5_2 atomics", Unknown, "cannot open it"),
+    (
+        "cx6dx-vf",
+        "hca mlx5_2 port 1",
+        Fine,
+        "MTU not known without libibverbs, network interface 1500",
+    ),
+    (
+        "cx6dx-vf",
+        "backend proxy-ib",
+        Missing,
+        "no HCA can be opened",
+    ),
+    ("cx7-vf-vm", "nvidia device files", Fine, "/dev/nvidiactl"),
+    (
+        "cx7-vf-vm",
+        "gpu 0000:06:00.0 to hcas",
+        Fine,
+        "PHB from 0000:06:00.0",
+    ),
+    ("cx7-hgx", "peer mapping", Fine, "PeerMappingOverride=1"),
+    (
+        "cx7-hgx",
+        "gpu memory for hcas",
+        Fine,
+        "dma-buf, by the CUDA driver; nvidia_peermem",
+    ),
+    ("cx7-hgx", "hca mlx5_0 atomics", Fine, "64-bit"),
+    ("cx7-hgx", "hca mlx5_10 relaxed ordering", Fine, "may relax"),
+    ("cx7-hgx", "backend proxy-ipc", Fine, "works here"),
+    (
+        "cx7-hgx",
+        "backend proxy-ib",
+        Fine,
+        "memory of GPUs included",
+    ),
+    (
+        "cx7-hgx",
+        "backend gpu-initiated connectx",
+        Missing,
+        "this version has no such backend yet",
+    ),
+    (
+        "cx7-roce",
+        "peer mapping",
+        Missing,
+        "NVreg_RegistryDwords=\"PeerMappingOverride=1;\"",
+    ),
+    (
+        "cx7-roce",
+        "gpu memory for hcas",
+        Missing,
+        "modprobe nvidia_peermem",
+    ),
+    (
+        "cx7-roce",
+        "hca mlx5_2 port 1 gid",
+        Missing,
+        "no GID of it can be routed to",
+    ),
+    ("cx8-grace", "hca mlx5_0", Fine, "ConnectX-8"),
+    ("cx8-grace", "hca mlx5_1 port 1", Missing, "subnet manager"),
+    (
+        "cx8-grace",
+        "gpu 0009:01:00.0 to hcas",
+        Fine,
+        "NODE from 0009:01:00.0",
+    ),
+    ("gpu-no-nic", "nvrtc", Missing, "MSCCLPP_NVRTC_SO"),
+    ("gpu-no-nic", "gpu memory for hcas", NotNeeded, "no HCA"),
+    ("gpu-no-nic", "peer mapping", NotNeeded, "ConnectX"),
+    ("gpu-no-nic", "backend proxy-ethernet", Fine, "works here"),
+    ("gpu-no-nic", "backend proxy-ipc", Missing, "nvrtc"),
+    ("gpu-no-driver", "nvidia driver", Missing, "modprobe nvidia"),
+    ("gpu-no-driver", "cuda driver", Missing, "libcuda"),
+    (
+        "gpu-no-driver",
+        "rdma driver",
+        Missing,
+        "ConnectX-7 at 0000:19:00.0",
+    ),
+    (
+        "gpu-no-driver",
+        "libibverbs",
+        Missing,
+        "apt install libibverbs1",
+    ),
+    ("gpu-no-driver", "libmlx5", Missing, "ibverbs-providers"),
+    ("gpu-no-driver", "memlock", Fine, "CAP_IPC_LOCK"),
+    ("soft-roce", "libmlx5", NotNeeded, "mlx5"),
+    ("soft-roce", "hca rxe0", Fine, "in software"),
+    (
+        "soft-roce",
+        "hca rxe0 port 1 gid",
+        Fine,
+        "takes 1: ::ffff:192.0.2.15",
+    ),
+    ("soft-roce", "backend proxy-ib", Fine, "works here"),
+];
+
+#[test]
+fn ib_doctor_finds_what_is_wrong_and_says_what_to_do() {
+    let mut seen = BTreeSet::new();
+    for (machine, name, status, text) in EXPECTED {
+        seen.insert((*machine).to_owned());
+        let report = report(machine);
+        let check = report.checks.iter().find(|check| check.name == *name);
+        let check = check.unwrap_or_else(|| panic!("{machine} has no {name}:\n{report}"));
+        let said = format!("{} {}", check.found, check.fix);
+        assert!(
+            check.status == *status && said.contains(text),
+            "{machine}: {check:?}"
+        );
+    }
+    assert_eq!(seen, machines().into_iter().collect());
+}
+
+#[test]
+fn ib_doctor_tells_a_fix_for_all_that_is_missing_and_the_default_backend_by_itself() {
+    for name in machines() {
+        let report = report(&name);
+        let mut names = BTreeSet::new();
+        for check in &report.checks {
+            assert!(names.insert(&check.name), "{name}: {} twice", check.name);
+            assert!(
+                !check.found.is_empty() && !check.found.contains('\n'),
+                "{check:?}"
+            );
+            let nothing_to_do = check.fix.is_empty();
+            let no_hca = check.name.starts_with(backend::PREFIX);
+            match check.status {
+                Missing | Unknown => assert!(!nothing_to_do || no_hca, "{name}: {check:?}"),
+                Fine => {}
+                NotNeeded => assert!(nothing_to_do, "{name}: {check:?}"),
+            }
+        }
+        assert_eq!(report.default_works(), name != "bare", "{name}");
+    }
+}
+
+#[test]
+fn ib_doctor_speaks_json_of_exactly_this_form() {
+    let report = report("cx5-roce-dual");
+    let json = serde_json::to_value(&report).unwrap();
+    let Value::Object(top) = &json else {
+        panic!("{json}")
+    };
+    assert_eq!(top.keys().collect::<Vec<_>>(), ["checks"]);
+    let mut statuses = BTreeSet::new();
+    for check in top["checks"].as_array().unwrap() {
+        let Value::Object(fields) = check else {
+            panic!("{check}")
+        };
+        let mut keys: Vec<&str> = fields.keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, ["fix", "found", "name", "status"]);
+        assert!(fields.values().all(Value::is_string), "{check}");
+        statuses.insert(fields["status"].as_str().unwrap().to_owned());
+    }
+    let all = ["missing", "not needed", "ok", "unknown"].map(str::to_owned);
+    assert_eq!(statuses, BTreeSet::from(all));
+    assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
+}
+
+#[test]
+fn ib_doctor_obeys_what_the_environment_chooses() {
+    let recorded = Recorded::open("cx5-roce-dual");
+    let check = |live: &Live, name: &str| {
+        let report = Report::new(&recorded.root(), live, Vec::new());
+        report
+            .checks
+            .into_iter()
+            .find(|check| check.name == name)
+            .unwrap()
+    };
+    let gid = "hca mlx5_0 port 1 gid";
+    let mut live = Live::recorded(&recorded.live);
+    live.wish.ipv6 = true;
+    assert!(check(&live, gid).found.contains("takes 5: 2001:db8::11"));
+    live.wish.gid_index = Some(1);
+    assert!(check(&live, gid).found.contains("takes 1: fe80"));
+    live.wish.gid_index = Some(77);
+    let missing = check(&live, gid);
+    assert!(
+        missing.status == Missing && missing.found.contains("GID index 77"),
+        "{missing:?}"
+    );
+    assert_eq!(check(&live, "backend proxy-ib").status, Missing);
+}
+
+#[test]
+fn ib_doctor_examines_this_machine() {
+    let further = Check::missing("a check of the caller's", "nothing", "look elsewhere");
+    let report = examine(vec![further.clone()]);
+    assert!(report.checks.contains(&further));
+    let softnic = report.checks.iter().find(|check| check.name == "softnic");
+    assert_eq!(softnic.unwrap().status, Fine);
+    let text = report.to_string();
+    assert!(text.contains("fix: look elsewhere"), "{text}");
+}
+
+#[test]
+fn ib_the_pcie_capability_is_found_or_told_to_be_out_of_sight() {
+    use super::hca::relaxed;
+    let mut config = [0; 256];
+    config[0x34] = 0x40;
+    config[0x40..0x42].copy_from_slice(&[0x09, 0x60]);
+    config[0x60] = 0x10;
+    assert_eq!(relaxed(&config), Some(false));
+    config[0x68] = 0x10;
+    assert_eq!(relaxed(&config), Some(true));
+    assert_eq!(relaxed(&config[..64]), None);
+    assert_eq!(relaxed(&[]), None);
+    // A list that runs in a circle ends.
+    config[0x41] = 0x40;
+    assert_eq!(relaxed(&config), None);
+}
