@@ -12,10 +12,14 @@ pub(super) const DEFAULT: &str = "backend proxy-ethernet";
 pub(super) fn checks(seen: &Seen<'_>, checks: &[Check]) -> Vec<Check> {
     let lack = |name: &str| -> Option<Lack> {
         let check = checks.iter().find(|check| check.name == name)?;
-        (check.status != CheckStatus::Ok).then(|| Lack {
-            check: name.to_owned(),
-            why: format!("{name}: {}", check.found),
-        })
+        let why = match check.status {
+            CheckStatus::Ok => return None,
+            // There is no GPU, or no HCA; what else was seen does not matter here.
+            CheckStatus::NotNeeded => check.found.split(" (").next().unwrap_or_default().into(),
+            _ => format!("{name}: {}", check.found),
+        };
+        let check = name.to_owned();
+        Some(Lack { check, why })
     };
     let all =
         |names: &[&str]| -> Vec<Lack> { names.iter().filter_map(|name| lack(name)).collect() };
@@ -29,10 +33,14 @@ pub(super) fn checks(seen: &Seen<'_>, checks: &[Check]) -> Vec<Check> {
 
     let mut ib = with_kernels(&[host::NETWORK, rdma::IBVERBS]);
     ib.extend(no_port(seen));
-    let gpus_too = match lack(gpu::HCA_ACCESS) {
+    let with_gpus = match lack(gpu::HCA_ACCESS) {
         None => ", memory of GPUs included",
-        Some(_) if seen.has_gpu() => ", for host memory only (see gpu memory for hcas)",
+        Some(_) if seen.has_gpu() => ", host memory only: see gpu memory for hcas",
         Some(_) => "",
+    };
+    let over_ib = match ib.is_empty() {
+        true => format!("over InfiniBand and RoCE{with_gpus}"),
+        false => "over InfiniBand and RoCE".to_owned(),
     };
     // The backend for ConnectX is not there yet; what the machine would lack is told with it.
     let mut connectx = vec![Lack {
@@ -53,11 +61,7 @@ pub(super) fn checks(seen: &Seen<'_>, checks: &[Check]) -> Vec<Check> {
             with_kernels(&[host::NETWORK]),
         ),
         line("proxy-ipc", "over CUDA IPC, between GPUs", on_gpus()),
-        line(
-            "proxy-ib",
-            &format!("over InfiniBand and RoCE{gpus_too}"),
-            ib,
-        ),
+        line("proxy-ib", &over_ib, ib),
         line(
             "gpu-initiated soft0",
             "kernels post to a NIC in software",
@@ -108,7 +112,9 @@ fn line(name: &str, what: &str, lacks: Vec<Lack>) -> Check {
     }
     let (mut reasons, mut names) = (Vec::new(), Vec::new());
     for lack in lacks {
-        reasons.push(lack.why);
+        if !reasons.contains(&lack.why) {
+            reasons.push(lack.why);
+        }
         if !lack.check.is_empty() {
             names.push(lack.check);
         }

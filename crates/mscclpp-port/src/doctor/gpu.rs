@@ -91,8 +91,9 @@ fn cuda(seen: &Seen<'_>) -> Check {
     let check = match &seen.live.cuda {
         Ok(cuda) if !cuda.gpus.is_empty() => {
             let (major, minor) = cuda.version;
-            let gpus = cuda.gpus.len();
-            Check::ok(CUDA, format!("CUDA {major}.{minor}, shows {gpus} GPUs"))
+            let shown: Vec<&str> = cuda.gpus.iter().map(|gpu| gpu.pci.as_str()).collect();
+            let shown = shown.join(", ");
+            Check::ok(CUDA, format!("CUDA {major}.{minor}, shows {shown}"))
         }
         Ok(cuda) => {
             let (major, minor) = cuda.version;
@@ -136,7 +137,7 @@ pub(super) fn device_files(gpus: &[GpuFunction]) -> Vec<String> {
 
 fn files(seen: &Seen<'_>) -> Check {
     if seen.gpus().is_empty() {
-        return Check::not_needed(DEVICE_FILES, "there is no GPU on PCI");
+        return Check::not_needed(DEVICE_FILES, format!("{NO_GPU} (on PCI)"));
     }
     let files = device_files(seen.gpus());
     let denied: Vec<&str> = (files.iter().map(String::as_str))
@@ -209,13 +210,22 @@ fn hca_access(seen: &Seen<'_>) -> Check {
 
 fn peer_mapping(seen: &Seen<'_>) -> Check {
     if !seen.has_gpu() || seen.adapters.is_empty() {
-        return Check::not_needed(PEER_MAPPING, "there are no GPU and ConnectX to map");
+        let what = if seen.has_gpu() {
+            "there is no ConnectX"
+        } else {
+            NO_GPU
+        };
+        return Check::not_needed(PEER_MAPPING, what);
     }
-    const FIX: &str = "echo 'options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1;\"' > \
-                       /etc/modprobe.d/nvidia-peer-mapping.conf; update-initramfs -u; reboot";
+    let fix = |others: &str| {
+        format!(
+            "echo 'options nvidia NVreg_RegistryDwords=\"{others}PeerMappingOverride=1;\"' > \
+             /etc/modprobe.d/nvidia-peer-mapping.conf; update-initramfs -u; reboot"
+        )
+    };
     let Some(text) = seen.root.text("/proc/driver/nvidia/params") else {
         let found = "/proc/driver/nvidia/params cannot be read";
-        return Check::missing(PEER_MAPPING, found, FIX);
+        return Check::missing(PEER_MAPPING, found, fix(""));
     };
     let value = |key: &str| {
         let mut lines = text.lines().filter_map(|line| line.split_once(':'));
@@ -231,7 +241,7 @@ fn peer_mapping(seen: &Seen<'_>) -> Check {
         false => Check::missing(
             PEER_MAPPING,
             format!("RegistryDwords is {dwords:?}: kernels cannot ring a ConnectX's doorbell"),
-            FIX,
+            fix(&dwords),
         ),
     }
 }
@@ -245,6 +255,9 @@ pub(super) fn distances(seen: &Seen<'_>) -> Vec<Check> {
         match seen.survey.nearest(&address) {
             Ok(nearest) => Check::ok(name, nearest.to_string()),
             Err(_) if !seen.has_hca() => Check::not_needed(name, "there is no HCA"),
+            Err(error) if seen.devices.is_empty() => {
+                Check::missing(name, error.to_string(), "see rdma driver")
+            }
             Err(error) => Check::missing(name, error.to_string(), "see the ports of the HCAs"),
         }
     })

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 //! Each HCA, its ports and their addresses.
 
+use super::live::AskedPort;
 use super::{Check, CheckStatus, Seen, rdma};
 use crate::ib::port::{Choice, Rejected, is_routable};
 use crate::machine::{Function, RdmaDevice, RdmaPort, Root};
 use crate::nearest::usable;
-use crate::verbs::LinkLayer;
+use crate::verbs::{LinkLayer, Mtu};
 
 /// The vendor of ConnectX and BlueField.
 pub(super) const MELLANOX: u16 = 0x15b3;
@@ -111,47 +112,46 @@ fn link(seen: &Seen<'_>, device: &RdmaDevice, port: &RdmaPort, other_works: bool
     parts.extend(port.rate.clone());
     let asked = seen.live.hcas.get(&device.name);
     let asked = asked.and_then(|hca| hca.as_ref().ok()?.ports.get(&port.facts.number));
-    let network_mtu = port
-        .network_mtu
-        .map(|mtu| format!(", network interface {mtu}"));
-    let network_mtu = network_mtu.unwrap_or_default();
-    let mut small = false;
-    parts.push(match asked {
-        Some(asked) => {
-            small = asked.active_mtu < asked.max_mtu;
-            let text = |mtu: Option<_>| {
-                mtu.map_or("?".to_owned(), |mtu: crate::verbs::Mtu| mtu.to_string())
-            };
-            format!(
-                "MTU {} of at most {}{network_mtu}",
-                text(asked.active_mtu),
-                text(asked.max_mtu)
-            )
-        }
-        None => format!("MTU not known without libibverbs{network_mtu}"),
-    });
+    parts.push(mtu(port, asked));
     if asked.is_some_and(|asked| asked.grh_required) {
         parts.push("needs a global route (GRH)".into());
     }
     let ethernet = port.link_layer == Some(LinkLayer::Ethernet);
+    let dev = port.network.as_deref().unwrap_or("DEV");
+    let small = asked.is_some_and(|asked| asked.active_mtu < asked.max_mtu);
     let (status, fix) = match &port.facts.state {
-        Ok(()) if small && ethernet => {
-            let fix = "larger packets: ip link set DEV mtu 4200 (or 9000), here, at peers and in switches";
-            (CheckStatus::Ok, fix)
-        }
-        Ok(()) => (CheckStatus::Ok, ""),
-        Err(_) if other_works => (CheckStatus::NotNeeded, ""),
+        Ok(()) if small && ethernet => (
+            CheckStatus::Ok,
+            format!("larger packets: ip link set {dev} mtu 4200, here, at peers and in switches"),
+        ),
+        Ok(()) => (CheckStatus::Ok, String::new()),
+        Err(_) if other_works => (CheckStatus::NotNeeded, String::new()),
         Err(_) if ethernet => (
             CheckStatus::Missing,
-            "ip link set DEV up; look at cable and switch",
+            format!("ip link set {dev} up; look at cable and switch"),
         ),
-        Err(_) => {
-            let fix =
-                "look at cable and switch; a port in INIT waits for a subnet manager (opensm)";
-            (CheckStatus::Missing, fix)
-        }
+        Err(_) => (
+            CheckStatus::Missing,
+            "look at cable and switch; a port in INIT waits for a subnet manager (opensm)".into(),
+        ),
     };
     Check::new(name(device, port), status, parts.join(", "), fix)
+}
+
+/// Now and at best, by libibverbs; that of the network interface, by sysfs.
+fn mtu(port: &RdmaPort, asked: Option<&AskedPort>) -> String {
+    let mut text = match asked {
+        Some(asked) => {
+            let bytes = |mtu: Option<Mtu>| mtu.map_or("unknown".into(), |mtu| mtu.to_string());
+            let (active, max) = (bytes(asked.active_mtu), bytes(asked.max_mtu));
+            format!("MTU {active} of at most {max}")
+        }
+        None => "MTU not known without libibverbs".into(),
+    };
+    if let (Some(name), Some(mtu)) = (&port.network, port.network_mtu) {
+        text += &format!(", {name} has {mtu}");
+    }
+    text
 }
 
 fn address(seen: &Seen<'_>, device: &RdmaDevice, port: &RdmaPort) -> Check {
@@ -175,7 +175,10 @@ fn address(seen: &Seen<'_>, device: &RdmaDevice, port: &RdmaPort) -> Check {
         Err(why) => Check::missing(
             name,
             why,
-            "ip addr add ADDRESS/PREFIX dev DEV, or name an entry in MSCCLPP_IB_GID_INDEX",
+            format!(
+                "ip addr add ADDRESS/PREFIX dev {}, or name an entry in MSCCLPP_IB_GID_INDEX",
+                port.network.as_deref().unwrap_or("DEV")
+            ),
         ),
     }
 }
@@ -221,7 +224,7 @@ fn atomics(seen: &Seen<'_>, device: &RdmaDevice) -> Check {
             name,
             CheckStatus::Unknown,
             why,
-            "repair what libibverbs says",
+            format!("see hca {} device file", device.name),
         ),
         None => Check::new(
             name,

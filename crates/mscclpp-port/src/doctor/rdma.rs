@@ -86,7 +86,7 @@ pub(super) fn access(seen: &Seen<'_>, device: &RdmaDevice) -> Check {
         return Check::missing(
             name,
             format!("this user may not open {file}"),
-            "apt install rdma-core, whose udev rule gives it to all, or chmod 0666 it",
+            format!("chmod 0666 {file}, which is what the kernel makes it with"),
         );
     }
     Check::ok(name, file)

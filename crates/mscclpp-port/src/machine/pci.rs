@@ -171,7 +171,7 @@ impl Distance {
             Self::Switches => "through several PCIe switches",
             Self::HostBridge => "behind the same host bridge",
             Self::Node => "on the same NUMA node",
-            Self::System => "on another NUMA node, or by a way that is not known",
+            Self::System => "not on the same NUMA node, as far as is known",
         }
     }
 }

@@ -32,7 +32,8 @@ pub(crate) struct RdmaPort {
     pub(crate) physical: Option<String>,
     /// As the kernel words it: `400 Gb/sec (4X NDR)`.
     pub(crate) rate: Option<String>,
-    /// MTU of its network interface, on RoCE.
+    /// Its network interface, if it has one.
+    pub(crate) network: Option<String>,
     pub(crate) network_mtu: Option<u32>,
 }
 
@@ -96,8 +97,11 @@ impl RdmaPort {
             _ => None,
         };
         let gids = gids(root, &directory, link_layer);
-        let network = gids.iter().find_map(|gid| gid.netdev.clone());
-        let network_mtu = network.and_then(|name| {
+        // Without an address no GID names it.
+        let of_device = root.names(&format!("{device}/device/net"));
+        let alone = (of_device.len() == 1).then(|| of_device[0].clone());
+        let network = (gids.iter().find_map(|gid| gid.netdev.clone())).or(alone);
+        let network_mtu = network.as_ref().and_then(|name| {
             let mtu = root.number(&format!("/sys/class/net/{name}/mtu"))?;
             u32::try_from(mtu).ok()
         });
@@ -107,6 +111,7 @@ impl RdmaPort {
             link_layer,
             physical: coded("phys_state").map(|(_, word)| word),
             rate: text("rate"),
+            network,
             network_mtu,
         })
     }

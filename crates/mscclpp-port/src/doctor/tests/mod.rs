@@ -80,7 +80,7 @@ const EXPECTED: &[(&str, &str, CheckStatus, &str)] = &[
         "cx5-roce-dual",
         "hca mlx5_0 port 1",
         Fine,
-        "MTU 1024 of at most 4096, network interface 1500",
+        "MTU 1024 of at most 4096, enp59s0f0np0 has 1500",
     ),
     (
         "cx5-roce-dual",
@@ -185,7 +185,7 @@ const EXPECTED: &[(&str, &str, CheckStatus, &str)] = &[
         "cx6-ib-grh",
         "backend proxy-ib",
         Fine,
-        "for host memory only",
+        "host memory only",
     ),
     (
         "cx6dx-vf",
@@ -204,7 +204,7 @@ const EXPECTED: &[(&str, &str, CheckStatus, &str)] = &[
         "cx6dx-vf",
         "hca mlx5_2 port 1",
         Fine,
-        "MTU not known without libibverbs, network interface 1500",
+        "MTU not known without libibverbs, eth0 has 1500",
     ),
     (
         "cx6dx-vf",
@@ -245,7 +245,7 @@ const EXPECTED: &[(&str, &str, CheckStatus, &str)] = &[
         "cx7-roce",
         "peer mapping",
         Missing,
-        "NVreg_RegistryDwords=\"PeerMappingOverride=1;\"",
+        "=\"RMSmallBarP2PPeerBar1=1;PeerMappingOverride=1;\"",
     ),
     (
         "cx7-roce",
