@@ -53,7 +53,13 @@ pub(super) fn checks(seen: &Seen<'_>, checks: &[Check]) -> Vec<Check> {
         gpu::PEER_MAPPING,
         rdma::IBVERBS,
     ]));
-    connectx.extend(no_port(seen));
+    connectx.extend(match seen.adapters.is_empty() {
+        true => Some(Lack {
+            check: String::new(),
+            why: "there is no ConnectX".into(),
+        }),
+        false => no_port(seen),
+    });
     vec![
         line(
             "proxy-ethernet",

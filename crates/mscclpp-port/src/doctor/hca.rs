@@ -113,10 +113,11 @@ fn link(seen: &Seen<'_>, device: &RdmaDevice, port: &RdmaPort, other_works: bool
     let asked = seen.live.hcas.get(&device.name);
     let asked = asked.and_then(|hca| hca.as_ref().ok()?.ports.get(&port.facts.number));
     parts.push(mtu(port, asked));
-    if asked.is_some_and(|asked| asked.grh_required) {
+    let ethernet = port.link_layer == Some(LinkLayer::Ethernet);
+    // Over Ethernet all packets do.
+    if !ethernet && asked.is_some_and(|asked| asked.grh_required) {
         parts.push("needs a global route (GRH)".into());
     }
-    let ethernet = port.link_layer == Some(LinkLayer::Ethernet);
     let dev = port.network.as_deref().unwrap_or("DEV");
     let small = asked.is_some_and(|asked| asked.active_mtu < asked.max_mtu);
     let (status, fix) = match &port.facts.state {

@@ -181,12 +181,7 @@ const EXPECTED: &[(&str, &str, CheckStatus, &str)] = &[
         Fine,
         "SYS from 0000:84:00.0",
     ),
-    (
-        "cx6-ib-grh",
-        "backend proxy-ib",
-        Fine,
-        "host memory only",
-    ),
+    ("cx6-ib-grh", "backend proxy-ib", Fine, "host memory only"),
     (
         "cx6dx-vf",
         "hca mlx5_2",
@@ -415,4 +410,19 @@ fn ib_the_pcie_capability_is_found_or_told_to_be_out_of_sight() {
     // A list that runs in a circle ends.
     config[0x41] = 0x40;
     assert_eq!(relaxed(&config), None);
+}
+
+#[test]
+fn ib_the_readme_shows_what_the_doctor_says() {
+    let readme = include_str!("../../../../../README.md");
+    let (_, rest) = readme
+        .split_once("(some lines left out):\n\n```text\n")
+        .unwrap();
+    let (sample, _) = rest.split_once("```").unwrap();
+    let report = report("cx5-roce-dual").to_string();
+    let said: BTreeSet<&str> = report.lines().collect();
+    assert!(sample.lines().count() > 10);
+    for line in sample.lines() {
+        assert!(said.contains(line), "not said: {line}");
+    }
 }
