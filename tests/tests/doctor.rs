@@ -9,9 +9,8 @@ use serde_json::{Value, json};
 fn doctor(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_doctor"));
     command.args(arguments).stdin(Stdio::null());
-    let output = command.output().unwrap();
-    assert!(output.stderr.is_empty(), "{output:?}");
-    output
+    // libibverbs may complain to standard error.
+    command.output().unwrap()
 }
 
 #[test]
