@@ -24,6 +24,7 @@ pub mod bindings;
 pub mod check;
 pub mod cli;
 pub mod fetch;
+pub mod fuzz;
 pub mod gpu;
 pub mod launch;
 pub mod loom;
