@@ -116,7 +116,11 @@ fn a_member_that_breaks_the_protocol_is_named_and_the_others_go_on() {
     for (what, words, cause) in [
         ("another version", version.to_vec(), "another version"),
         ("garbage", vec![0xff; 64], "unused"),
-        ("a message that is too long", huge.to_vec(), "too large"),
+        (
+            "a message that is too long",
+            huge.to_vec(),
+            "larger than the limit",
+        ),
         (
             "the rest of no message",
             piece(Head::Further { tag, piece: 1 }, b"x"),
