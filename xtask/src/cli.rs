@@ -2,6 +2,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::bench::{Bench, bench};
 use crate::bindings;
 use crate::doctor::DoctorArgs;
+use crate::fuzz::{Fuzz, fuzz};
 use crate::gpu::cli::{GpuPackArgs, GpuRunArgs};
 use crate::launch::{Launch, LaunchError, print_line};
 use crate::rank_output::{Notes, rank_output};
@@ -34,6 +36,7 @@ pub struct Cli {
 enum Task {
     TestCpu(TestCpuArgs),
     TestMp(TestMpArgs),
+    Fuzz(FuzzArgs),
     Bindings(BindingsArgs),
     Doctor(DoctorArgs),
     TestRxe(TestRxeArgs),
@@ -118,6 +121,27 @@ struct TestMpArgs {
     /// Stop after this many seconds, the build not included
     #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds)]
     timeout: Duration,
+}
+
+/// Give every decoder bytes that nobody sends, guided by coverage
+///
+/// Prints progress, a table, and what was found. The corpus of each target is kept in the target
+/// directory (fuzz/targets), and the next run begins with it. The last line is `N passed, N failed,
+/// N skipped`.
+#[derive(Debug, Args)]
+struct FuzzArgs {
+    /// For how long each target runs
+    #[arg(long, value_name = "N", default_value = "60", value_parser = seconds)]
+    seconds: Duration,
+    /// Only targets whose name contains this text
+    #[arg(long, value_name = "NAME")]
+    target: Option<String>,
+    /// How many run at a time [default: as many as there are CPUs]
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// Name the targets and end
+    #[arg(long)]
+    list: bool,
 }
 
 /// Hold the declarations of mscclpp-ib-sys against the headers of the system's rdma-core
@@ -223,6 +247,7 @@ impl Cli {
         let result = match self.command {
             Task::TestCpu(args) => return tests(args.run(interrupt)),
             Task::TestMp(args) => return tests(args.run(interrupt)),
+            Task::Fuzz(args) => return tests(args.run(interrupt)),
             Task::Bindings(args) => return tests(bindings::check(args.timeout, interrupt)),
             Task::TestRxe(args) => return tests(args.run(interrupt)),
             Task::Doctor(args) => match args.run(interrupt) {
@@ -304,6 +329,18 @@ impl TestMpArgs {
     }
 }
 
+impl FuzzArgs {
+    fn run(self, interrupt: &Interrupt) -> Result<Tally> {
+        let options = Fuzz {
+            time: self.seconds,
+            target: self.target,
+            jobs: self.jobs,
+            list: self.list,
+        };
+        fuzz(&options, interrupt)
+    }
+}
+
 impl BenchArgs {
     fn run(self, interrupt: &Interrupt) -> Result<()> {
         let options = Bench {
@@ -351,6 +388,8 @@ mod tests {
             "test-mp --launcher mpirun --timeout 60",
             "test-rxe",
             "test-rxe -n 2 --filter Atomic --timeout 60",
+            "fuzz --seconds 5 --target decode --jobs 2",
+            "fuzz --list",
             "bench --quick --suite ping-pong --json out.json -n 2",
             "bindings --check",
             "doctor",
@@ -377,6 +416,8 @@ mod tests {
             "test-mp -n -1",
             "test-mp --timeout 0",
             "test-mp --timeout 99999999999999999999",
+            "fuzz --seconds 0",
+            "fuzz --jobs 0",
             "bench --json",
             "bindings",
             "rxe-run",

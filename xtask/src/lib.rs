@@ -25,6 +25,7 @@ pub mod check;
 pub mod cli;
 pub mod doctor;
 pub mod fetch;
+pub mod fuzz;
 pub mod gpu;
 pub mod launch;
 pub mod loom;

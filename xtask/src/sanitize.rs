@@ -34,7 +34,12 @@ pub fn address(workspace: &Workspace, cargo: &mut Command) -> Result<()> {
     Ok(())
 }
 
-fn host() -> Result<String> {
+/// The machine that rustc builds for by itself.
+///
+/// # Errors
+///
+/// When rustc does not tell.
+pub fn host() -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc)
         .args(["--version", "--verbose"])

@@ -96,6 +96,22 @@ mod tests {
         }
     }
 
+    /// Whatever is written there, times can be added to the clock and are no busy wait.
+    #[test]
+    fn fuzz_seconds() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let text = String::from_utf8_lossy(bytes);
+            let time = mscclpp_fuzz::in_proportion(bytes, || parse_seconds(&text));
+            if let Some(time) = time {
+                assert!(time >= Duration::from_millis(1));
+                assert!(
+                    std::time::Instant::now().checked_add(time).is_some(),
+                    "{time:?}"
+                );
+            }
+        });
+    }
+
     #[test]
     fn each_variable_sets_its_own_value() {
         let quarter = Duration::from_millis(250);

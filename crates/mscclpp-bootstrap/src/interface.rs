@@ -384,6 +384,31 @@ mod tests {
         }
     }
 
+    /// Each line of the input is the value of one variable.
+    #[test]
+    fn fuzz_interface_rules() {
+        let names = [
+            "MSCCLPP_SOCKET_IFNAME",
+            "MSCCLPP_SOCKET_FAMILY",
+            "MSCCLPP_COMM_ID",
+        ];
+        let all = machine();
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let text = String::from_utf8_lossy(bytes);
+            let lines: Vec<&str> = text.split('\n').collect();
+            let get = |name: &str| {
+                let at = names.iter().position(|n| *n == name)?;
+                lines.get(at).map(|line| (*line).to_owned())
+            };
+            let rules = mscclpp_fuzz::in_proportion(bytes, || Rules::from_variables(get));
+            if let Ok(rules) = rules
+                && let Ok(ip) = pick(&all, &rules, None, |_| None)
+            {
+                assert!(all.iter().any(|candidate| candidate.ip == ip));
+            }
+        });
+    }
+
     #[test]
     fn this_machine_reaches_its_own_loopback() {
         assert!(choose(Some(Ipv4Addr::LOCALHOST.into())).is_ok());

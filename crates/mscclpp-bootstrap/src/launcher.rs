@@ -292,6 +292,26 @@ mod tests {
         }
     }
 
+    /// Each line of the input is the value of one variable; an empty one sets nothing.
+    #[test]
+    fn fuzz_launcher() {
+        let names = KNOWN.iter().flat_map(|(_, names)| names);
+        let mut names: Vec<&str> = names.copied().filter(|name| !name.is_empty()).collect();
+        names.extend(["MSCCLPP_ROOT", "MASTER_ADDR", "MASTER_PORT"]);
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let text = String::from_utf8_lossy(bytes);
+            let set: Vec<(&str, &str)> = names.iter().copied().zip(text.lines()).collect();
+            let get = |name: &str| get(&set)(name).filter(|value| !value.trim().is_empty());
+            mscclpp_fuzz::in_proportion(bytes, || {
+                let found = detect_in(&get);
+                if let Ok(Some(info)) = found {
+                    assert!(info.rank < info.world);
+                    let _ = root_in(&get, info.launcher);
+                }
+            });
+        });
+    }
+
     #[test]
     fn the_root_is_named_or_asked_for() {
         let torch = [("MASTER_ADDR", "node1"), ("MASTER_PORT", "29500")];

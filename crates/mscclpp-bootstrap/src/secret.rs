@@ -243,6 +243,14 @@ mod tests {
     }
 
     #[test]
+    fn fuzz_secret() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let secret = mscclpp_fuzz::in_proportion(bytes, || Secret::from_text(bytes, "x"));
+            assert_eq!(secret.is_ok(), !bytes.trim_ascii().is_empty());
+        });
+    }
+
+    #[test]
     fn a_file_gives_its_text_without_the_newline() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");

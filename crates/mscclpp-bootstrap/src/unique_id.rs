@@ -252,9 +252,20 @@ mod tests {
     }
 
     #[test]
+    fn fuzz_unique_id_text() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let text = String::from_utf8_lossy(bytes);
+            let id = mscclpp_fuzz::in_proportion(bytes, || text.parse::<UniqueId>());
+            if let Ok(id) = id {
+                assert_eq!(id.to_text(), text.trim().to_ascii_lowercase());
+            }
+        });
+    }
+
+    #[test]
     fn fuzz_unique_id() {
         bolero::check!().for_each(|bytes: &[u8]| {
-            if let Ok(id) = UniqueId::from_bytes(bytes) {
+            if let Ok(id) = mscclpp_fuzz::in_proportion(bytes, || UniqueId::from_bytes(bytes)) {
                 assert_eq!(&id.to_bytes()[..], bytes);
             }
         });

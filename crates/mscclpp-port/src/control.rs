@@ -238,9 +238,14 @@ impl AsFd for Control {
     }
 }
 
-/// Nothing is sent for long on a control stream: the system asks whether the peer's machine is there.
-pub(crate) fn watch_for_silence(stream: &TcpStream, stall_timeout: Duration) -> io::Result<()> {
-    let interval = (stall_timeout / 4).max(Duration::from_secs(1));
+/// The longest times that Linux takes for probes, and for what is not acknowledged.
+const LONGEST_PROBE: Duration = Duration::from_secs(32767);
+const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_millis(i32::MAX as u64);
+
+/// Also where nothing is sent for long, the system asks whether the peer's machine is there, and
+/// breaks the connection when it has not been for about so long.
+pub(crate) fn watch_for_silence(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
+    let interval = (dead_after / 4).clamp(Duration::from_secs(1), LONGEST_PROBE);
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(
         &TcpKeepalive::new()
@@ -249,7 +254,7 @@ pub(crate) fn watch_for_silence(stream: &TcpStream, stall_timeout: Duration) -> 
             .with_retries(3),
     )?;
     #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(stall_timeout))?;
+    socket.set_tcp_user_timeout(Some(dead_after.min(LONGEST_UNACKNOWLEDGED)))?;
     Ok(())
 }
 
@@ -293,10 +298,23 @@ mod tests {
     #[test]
     fn fuzz_queue_control_message() {
         bolero::check!().for_each(|bytes: &[u8]| {
-            if let Ok(Some((message, used))) = Message::decode(bytes) {
+            if let Ok(Some((message, used))) =
+                mscclpp_fuzz::in_proportion(bytes, || Message::decode(bytes))
+            {
                 assert_eq!(message.encode(), bytes[..used]);
             }
         });
+    }
+
+    /// Systems have limits of their own: 32767 s for probes, 2^31 ms for what is not acknowledged.
+    #[test]
+    fn any_stall_timeout_can_be_asked_for() {
+        let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        for seconds in [0, 1, 40_000, 1_000_000, 10_000_000, u64::MAX] {
+            let watched = watch_for_silence(&stream, Duration::from_secs(seconds));
+            assert!(watched.is_ok(), "{seconds} s: {watched:?}");
+        }
     }
 
     #[test]

@@ -116,6 +116,34 @@ impl Env {
 mod tests {
     use super::*;
 
+    /// Each line of the input is the value of one variable; what is used of it is in range.
+    #[test]
+    fn fuzz_environment() {
+        let names = [
+            "MSCCLPP_HCA_DEVICES",
+            "MSCCLPP_IBV_MODE",
+            "MSCCLPP_IB_GID_INDEX",
+            "MSCCLPP_IB_SL",
+            "MSCCLPP_IB_TC",
+            "MSCCLPP_IB_TIMEOUT",
+            "MSCCLPP_IB_RETRY_CNT",
+            "MSCCLPP_BOOTSTRAP_TIMEOUT",
+        ];
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let text = String::from_utf8_lossy(bytes);
+            let lines: Vec<&str> = text.split('\n').collect();
+            let variable = |name: &str| {
+                let at = names.iter().position(|n| *n == name)?;
+                lines.get(at).map(|line| (*line).to_owned())
+            };
+            let env = mscclpp_fuzz::in_proportion(bytes, || Env::read(variable));
+            assert!(env.ib_service_level.is_none_or(|level| level < 16));
+            let timeout = env.ib_timeout;
+            assert!(timeout.is_none_or(|exponent| (1..32).contains(&exponent)));
+            assert!(env.ib_retry_count.is_none_or(|count| count < 8));
+        });
+    }
+
     #[test]
     fn each_variable_sets_its_own_value() {
         let env = Env::read(|name| (name == "MSCCLPP_PROXY_STOP_TIMEOUT").then(|| " 0.25 ".into()));

@@ -117,15 +117,41 @@ impl Device {
         stream: impl Into<LinkStream>,
         timeout: Duration,
     ) -> Result<DeviceAddress, Error> {
-        let stream = stream.into();
+        self.link_if(stream.into(), timeout, |_| true)
+    }
+
+    /// As [`link`](Self::link), with no other device than `peer`: whoever is at the other end says
+    /// itself which device it is, and could take the place of a link that there is.
+    ///
+    /// # Errors
+    /// As [`link`](Self::link), and if the other end says that it is another device.
+    pub fn link_to(
+        &self,
+        peer: DeviceAddress,
+        stream: impl Into<LinkStream>,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        self.link_if(stream.into(), timeout, |found| found == peer)
+            .map(drop)
+    }
+
+    fn link_if(
+        &self,
+        stream: LinkStream,
+        timeout: Duration,
+        wanted: impl FnOnce(DeviceAddress) -> bool,
+    ) -> Result<DeviceAddress, Error> {
         let failed = |source| Error::Link {
             device: self.name().to_owned(),
             source,
         };
+        let refused = |what| failed(io::Error::new(io::ErrorKind::InvalidInput, what));
         let peer = stream.greet(self.address(), timeout).map_err(failed)?;
         if peer == self.address() {
-            let itself = "the other end is the same device";
-            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, itself)));
+            return Err(refused("the other end is the same device"));
+        }
+        if !wanted(peer) {
+            return Err(refused("the other end says that it is another device"));
         }
         let mut shell = self.inner().lock();
         shell.links.retain(|link| link.peer != peer);

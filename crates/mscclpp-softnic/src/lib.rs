@@ -185,6 +185,10 @@
 //! PCIe's ordering between a GPU and a real NIC, its caches and its timing. A
 //! poster that passes here breaks none of the rules that this NIC knows; a
 //! poster that fails here is wrong.
+// Helpers of the tests of devices are compiled here, too.
+#[cfg(test)]
+extern crate self as mscclpp_softnic;
+
 mod capability;
 mod config;
 mod counters;

@@ -353,6 +353,32 @@ fn strangers_are_turned_away() {
     ));
 }
 
+/// The other end could take the place of a third device's link.
+#[test]
+fn an_end_that_says_it_is_another_device_is_refused() {
+    let (mut a, mut b) = linked(&DeviceConfig::default(), &steady(), unix());
+    let other = DeviceAddress([7; 16]);
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let mut hello = b"softnic\x01".to_vec();
+    hello.extend(b.device.address().0);
+    far.write_all(&hello).unwrap();
+    let error = a.device.link_to(other, near, PATIENCE).unwrap_err();
+    let Error::Link { source, .. } = &error else {
+        panic!("{error}")
+    };
+    assert!(source.to_string().contains("another device"), "{source}");
+    // The link to the device that it said it was is as it was.
+    works(&mut a, &mut b);
+    let (near, far) = unix();
+    std::thread::scope(|scope| {
+        let (a, b) = (&a.device, &b.device);
+        let other = scope.spawn(move || b.link_to(a.address(), far, PATIENCE));
+        a.link_to(b.address(), near, PATIENCE).unwrap();
+        other.join().unwrap().unwrap();
+    });
+    works(&mut a, &mut b);
+}
+
 #[test]
 fn a_link_that_replaces_another_goes_down_once() {
     let (mut a, mut b) = linked(&DeviceConfig::default(), &steady(), unix());

@@ -90,6 +90,22 @@ mod tests {
         assert_eq!(source.license, "BSD-3-Clause");
     }
 
+    /// What passes is safe to hand to git: no word of it can be an option or a path.
+    #[test]
+    fn fuzz_third_party_lock() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let text = String::from_utf8_lossy(bytes);
+            let Ok(file) = mscclpp_fuzz::at_most(1 << 20, || parse(&text)) else {
+                return;
+            };
+            for source in file.source {
+                assert!(source.commit.chars().all(|c| c.is_ascii_hexdigit()));
+                assert_eq!(source.commit.len(), 40);
+                assert!(source.url.starts_with("https://"));
+            }
+        });
+    }
+
     #[test]
     fn faults_are_found() {
         let bad = |from: &str, to: &str| {

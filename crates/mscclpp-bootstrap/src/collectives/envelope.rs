@@ -218,7 +218,8 @@ mod tests {
     fn fuzz_envelope() {
         bolero::check!().for_each(|bytes: &[u8]| {
             let mut message = bytes.to_vec();
-            if let Ok(envelope) = Envelope::unwrap(&mut message) {
+            let unwrapped = mscclpp_fuzz::in_proportion(bytes, || Envelope::unwrap(&mut message));
+            if let Ok(envelope) = unwrapped {
                 assert_eq!(envelope.wrap(&message), bytes);
             }
         });
@@ -229,7 +230,9 @@ mod tests {
         bolero::check!()
             .with_type::<(u8, Vec<u8>)>()
             .for_each(|(count, bytes)| {
-                if let Ok(slices) = split(bytes, usize::from(*count)) {
+                if let Ok(slices) =
+                    mscclpp_fuzz::in_proportion(bytes, || split(bytes, usize::from(*count)))
+                {
                     assert_eq!(&join(&slices), bytes);
                 }
             });

@@ -88,7 +88,7 @@ impl<'a, B: Bootstrap + ?Sized> Round<'a, B> {
                 .recv_in_collective(peer, self.tag, self.members, self.deadline)
                 .map_err(|error| self.named(error, peer, step, "waiting for"))?;
             let mine = self.envelope(step);
-            let theirs = Envelope::unwrap(&mut message)?;
+            let theirs = Envelope::unwrap(&mut message).map_err(|error| sent_by(peer, error))?;
             if theirs == mine {
                 return Ok(message);
             }
@@ -152,6 +152,16 @@ impl<'a, B: Bootstrap + ?Sized> Round<'a, B> {
     }
 }
 
+/// What makes no sense, with whose it is.
+fn sent_by(peer: usize, error: BootstrapError) -> BootstrapError {
+    match error {
+        BootstrapError::BadMessage { reason } => BootstrapError::BadMessage {
+            reason: format!("{reason}; rank {peer} sent it"),
+        },
+        other => other,
+    }
+}
+
 pub(crate) fn all_gather<B: Bootstrap + ?Sized>(
     bootstrap: &B,
     mine: &[u8],
@@ -168,7 +178,8 @@ pub(crate) fn all_gather<B: Bootstrap + ?Sized>(
         let to = (rank + world - have) % world;
         let from = (rank + have) % world;
         round.send(to, step, &envelope::join(&held[..count]))?;
-        let more = envelope::split(&round.recv(from, step)?, count)?;
+        let more = envelope::split(&round.recv(from, step)?, count)
+            .map_err(|error| sent_by(from, error))?;
         held.extend(more);
         step += 1;
     }

@@ -105,6 +105,14 @@ impl Reason {
             Self::Plan(_) | Self::Silent | Self::Left => true,
         }
     }
+
+    /// Whether the ranks that it blames, beside the one that has it, are some of `world`.
+    pub(crate) fn is_of(&self, world: usize) -> bool {
+        match self {
+            Self::Plan(PlanFault::Mismatch { lower, higher, .. }) => lower.max(higher) < &world,
+            _ => true,
+        }
+    }
 }
 
 /// Why no rank passed a gate: the phase, the rank to blame and what it did. While

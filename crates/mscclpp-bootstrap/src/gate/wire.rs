@@ -70,7 +70,9 @@ impl Message {
         match &message.body {
             Body::Report(outcome) | Body::Verdict(outcome) => match outcome {
                 Ok(words) if words.len() > MAX_WORDS => Err(bad("has too long a value")),
-                Err(error) if error.rank >= world => Err(bad("blames a rank that does not exist")),
+                Err(error) if error.rank >= world || !error.reason.is_of(world) => {
+                    Err(bad("blames a rank that does not exist"))
+                }
                 Err(error) if error.phase.len() > MAX_PHASE || !error.reason.fits() => {
                     Err(bad("has too long a text"))
                 }
@@ -103,7 +105,7 @@ pub(crate) mod tests {
             Just(Reason::Left),
             any::<(usize, i64)>()
                 .prop_map(|(peer, count)| Reason::Plan(PlanFault::Count { peer, count })),
-            any::<(usize, usize, u32, u32)>().prop_map(|(lower, higher, a, b)| {
+            (0..512_usize, 0..512_usize, any::<[u32; 2]>()).prop_map(|(lower, higher, [a, b])| {
                 Reason::Plan(PlanFault::Mismatch {
                     lower,
                     higher,
@@ -167,6 +169,17 @@ pub(crate) mod tests {
         assert!(with(blame(4)).is_err());
         assert!(with(Body::Waiting(3)).is_ok());
         assert!(with(Body::Waiting(4)).is_err());
+        let edge = |lower, higher| {
+            let fault = PlanFault::Mismatch {
+                lower,
+                higher,
+                lower_count: 1,
+                higher_count: 2,
+            };
+            Body::Report(Err(SetupError::new("x", 0, Reason::Plan(fault))))
+        };
+        assert!(with(edge(0, 3)).is_ok());
+        assert!(with(edge(0, 4)).is_err() && with(edge(4, 0)).is_err());
         let long = "x".repeat(MAX_PHASE + 1);
         let error = SetupError::new(&long, 0, Reason::Silent);
         assert!(with(Body::Verdict(Err(error))).is_err());
@@ -180,7 +193,8 @@ pub(crate) mod tests {
     #[test]
     fn fuzz_gate_message() {
         bolero::check!().for_each(|bytes: &[u8]| {
-            if let Ok(message) = Message::decode(bytes, 512) {
+            if let Ok(message) = mscclpp_fuzz::in_proportion(bytes, || Message::decode(bytes, 512))
+            {
                 let again = message.encode().unwrap();
                 assert_eq!(Message::decode(&again, 512).unwrap(), message);
             }

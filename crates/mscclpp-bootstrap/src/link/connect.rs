@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdTcp};
 use std::os::unix::net::UnixStream as StdUnix;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -19,6 +19,8 @@ use crate::{BootstrapError, Deadline, socket};
 pub(crate) const PROOF_PATIENCE: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// An attempt that the deadline ends sooner than this tells nothing.
+const TELLING: Duration = Duration::from_millis(100);
 /// How long a machine may take to answer a call before it is called again.
 const ONE_CALL: Duration = Duration::from_secs(2);
 
@@ -200,6 +202,9 @@ struct Retry {
     next: Duration,
     proof_patience: Duration,
     proof_failing: Option<Deadline>,
+    /// When the attempt began that is under way, and why the one before it failed.
+    begun: Instant,
+    before: Option<String>,
 }
 
 fn declined(place: Place, refusal: Refusal) -> BootstrapError {
@@ -217,6 +222,8 @@ impl Retry {
             next: FIRST_PAUSE,
             proof_patience,
             proof_failing: None,
+            begun: Instant::now(),
+            before: None,
         }
     }
 
@@ -253,7 +260,10 @@ impl Retry {
                 self.place.hint(&error)
             }
             Attempt::Broken(error) => format!("it hung up before the proof: {error}"),
-            Attempt::Silent => "it accepted the connection and said nothing".to_owned(),
+            Attempt::Silent => match self.before.take() {
+                Some(before) if self.begun.elapsed() < TELLING => before,
+                _ => "it accepted the connection and said nothing".to_owned(),
+            },
         };
         let left = self.deadline.remaining();
         if left.is_zero() && self.proof_failing.is_some() {
@@ -268,7 +278,9 @@ impl Retry {
                 hint,
             });
         }
+        self.before = Some(hint);
         let pause = self.next.min(left);
+        self.begun = Instant::now() + pause;
         self.next = (self.next * 2).min(LONGEST_PAUSE);
         Ok(pause)
     }

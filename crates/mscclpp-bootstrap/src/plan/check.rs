@@ -45,7 +45,7 @@ impl Check {
     pub(crate) fn new(world: usize) -> Self {
         Self {
             world,
-            stage: Stage::Lower(0..world),
+            stage: Stage::Lower(lowers(world)),
         }
     }
 
@@ -92,11 +92,12 @@ impl Check {
                 };
                 return Next::Mismatch(SetupError::new(PHASE, *lower, Reason::Plan(fault)));
             }
-            Stage::Lower(range) if *range == (0..self.world) && first.is_none() => {
+            Stage::Lower(range) if *range == lowers(self.world) && first.is_none() => {
                 return Next::Agreed;
             }
             // The sums of the parts add up to that of the whole, which is not
-            // zero, so one of them is not.
+            // zero, so one of them is not; unless a rank says something else in
+            // each round, who then decides what is found.
             Stage::Lower(range) => match part_of(range, first.unwrap_or_default()) {
                 one if one.len() <= 1 => Stage::Higher(one.start, one.start + 1..self.world),
                 more => Stage::Lower(more),
@@ -120,12 +121,19 @@ impl Check {
     }
 }
 
+/// Every rank but the last can be the lower one of an edge.
+fn lowers(world: usize) -> Range<usize> {
+    0..world.saturating_sub(1)
+}
+
 fn width(range: &Range<usize>) -> usize {
     range.len().div_ceil(PARTS).max(1)
 }
 
+/// The ranks of a part, or of the last that has any.
 fn part_of(range: &Range<usize>, part: usize) -> Range<usize> {
-    let start = (range.start + part * width(range)).min(range.end);
+    let last = range.len().saturating_sub(1) / width(range);
+    let start = range.start + part.min(last) * width(range);
     start..(start + width(range)).min(range.end)
 }
 
@@ -227,6 +235,40 @@ mod tests {
             let most = if fault.is_none() { 1 } else { 8 };
             prop_assert!(rounds <= most, "{} rounds", rounds);
         }
+    }
+
+    /// Each byte says which sums of a round are not zero, as if a rank said something else in every
+    /// round: the comparison ends soon, and names ranks that exist.
+    #[test]
+    fn fuzz_plan_rounds() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let Some((world, rounds)) = bytes.split_first() else {
+                return;
+            };
+            let world = 2 + usize::from(*world);
+            let mut check = Check::new(world);
+            let mut rounds = rounds.iter();
+            for _ in 0..10 {
+                let said = rounds.next().copied().unwrap_or_default();
+                let sums: Vec<u128> = (0..PARTS).map(|at| (said >> at & 1).into()).collect();
+                let plan = Plan::sparse(world - 1, world, &[(0, 1)]).unwrap();
+                assert_eq!(check.contribution(&plan).len(), PARTS);
+                match check.next(&sums[..PARTS - usize::from(said) % 3]) {
+                    Next::Agreed => return,
+                    Next::Narrowed => {}
+                    Next::Mismatch(SetupError {
+                        rank,
+                        reason: Reason::Plan(PlanFault::Mismatch { lower, higher, .. }),
+                        ..
+                    }) => {
+                        assert!(rank == lower && lower < higher && higher < world);
+                        return;
+                    }
+                    Next::Mismatch(other) => panic!("{other}"),
+                }
+            }
+            panic!("it goes on");
+        });
     }
 
     #[test]

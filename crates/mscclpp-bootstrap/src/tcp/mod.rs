@@ -4,6 +4,8 @@
 mod connection;
 mod failures;
 mod frame;
+#[cfg(all(test, not(loom)))]
+mod hostile;
 mod join;
 mod liveness;
 pub(crate) mod mailbox;
@@ -35,6 +37,8 @@ use crate::{
 const MAX_WORLD: usize = 1 << 20;
 /// Shorter than this no silence tells anything.
 const SHORTEST_SILENCE: Duration = Duration::from_millis(50);
+/// And so long no job runs; what is longer can not be added to the time.
+const LONGEST_SILENCE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// A join that does not end by its own deadline is given up after this more.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -277,10 +281,11 @@ impl TcpBootstrap {
         })?;
         let limits = self.options.limits();
         let runtime = background.handle().clone();
+        let silence = limits.silence.clamp(SHORTEST_SILENCE, LONGEST_SILENCE);
         let node = Node::new(
             self.rank,
             self.world,
-            (limits.step, limits.silence.max(SHORTEST_SILENCE)),
+            (limits.step, silence),
             Arc::clone(&self.failures),
             runtime,
         );

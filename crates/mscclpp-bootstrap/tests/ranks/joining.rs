@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::{Bootstrap, BootstrapError, Secret, TcpBootstrap, TcpOptions};
 
-use crate::body::{LOCALHOST, body, carried, free_port, run, run_joined, secs};
+use crate::body::{LOCALHOST, body, carried, free_port, run, run_joined, run_joined_with, secs};
 
 #[test]
 fn with_id() {
@@ -141,6 +141,16 @@ fn all_who_came_are_told_who_is_missing() {
         };
         assert_eq!(waiting_for, &[3], "{error}");
     }
+}
+
+#[test]
+fn times_without_end_are_times() {
+    let options = TcpOptions::new()
+        .silence(Duration::MAX)
+        .timeout(Duration::MAX);
+    run_joined_with(3, options, |b| body(&b));
+    let none = TcpOptions::new().silence(Duration::ZERO);
+    run_joined_with(2, none, |b| drop(b.barrier()));
 }
 
 #[test]

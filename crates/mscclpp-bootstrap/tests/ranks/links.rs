@@ -11,32 +11,10 @@ use mscclpp_bootstrap::link::{Acceptor, LinkId, LinkKey};
 use mscclpp_bootstrap::{BootstrapError, Deadline, JobKey};
 
 use crate::body::{LOCALHOST, secs, soon};
+use crate::on_both_ways;
 #[cfg(target_os = "linux")]
 use crate::ways::Unix;
-use crate::ways::{Tcp, Way, stranger};
-
-/// Each test on both ways.
-macro_rules! on_both_ways {
-    ($($name:ident)*) => {
-        mod tcp {
-            $(
-                #[test]
-                fn $name() {
-                    super::$name::<super::Tcp>();
-                }
-            )*
-        }
-        #[cfg(target_os = "linux")]
-        mod unix {
-            $(
-                #[test]
-                fn $name() {
-                    super::$name::<super::Unix>();
-                }
-            )*
-        }
-    };
-}
+use crate::ways::{Way, stranger};
 
 on_both_ways! {
     both_ends_get_a_stream
@@ -195,8 +173,11 @@ fn links_end_by_their_deadline_whatever_the_other_end_does<W: Way>() {
         }
     });
     for address in [gone, silent_at, dripping_at] {
-        let about_the_host = times_out::<W>(address).contains("of this host");
+        let said = times_out::<W>(address);
+        let about_the_host = said.contains("of this host");
         assert_eq!(about_the_host, W::NAMES_THE_HOST && address == gone);
+        // Also where the deadline comes in the midst of an attempt.
+        assert_eq!(said.contains("said nothing"), address != gone, "{said}");
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! Ranks as threads and as processes, over real sockets and over channels.
 
+mod attacks;
 mod body;
 mod collectives;
 mod failures;

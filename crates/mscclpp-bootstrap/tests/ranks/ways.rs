@@ -13,6 +13,30 @@ use crate::body::{LOCALHOST, secs};
 /// Ends an expectation: waits for its connection.
 pub(crate) type Accept<S> = Box<dyn FnOnce(Deadline) -> Result<S, BootstrapError> + Send>;
 
+/// Each test on both ways.
+#[macro_export]
+macro_rules! on_both_ways {
+    ($($name:ident)*) => {
+        mod tcp {
+            $(
+                #[test]
+                fn $name() {
+                    super::$name::<$crate::ways::Tcp>();
+                }
+            )*
+        }
+        #[cfg(target_os = "linux")]
+        mod unix {
+            $(
+                #[test]
+                fn $name() {
+                    super::$name::<$crate::ways::Unix>();
+                }
+            )*
+        }
+    };
+}
+
 /// How peers come.
 pub(crate) trait Way: 'static {
     type Address: Copy + PartialEq + Send + 'static;

@@ -14,7 +14,7 @@ use mscclpp_bootstrap::Bootstrap;
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::context::{Context, ContextConfig};
-use crate::endpoint::EndpointConfig;
+use crate::endpoint::{EndpointConfig, EndpointRecord};
 use crate::error::{Error, Result};
 use crate::memory::{MemoryOptions, RegisteredMemory, SignalMemory};
 use crate::semaphore::Semaphore;
@@ -129,7 +129,7 @@ impl Communicator {
     pub fn recv_memory(&self, rank: usize, tag: u32) -> Result<Pending<RegisteredMemory>> {
         let context = self.shared.context.clone();
         let make = move |record: &[u8], deadline| {
-            RegisteredMemory::deserialize_by(&context, record, deadline)
+            RegisteredMemory::deserialize_by(&context, record, deadline).map_err(said_by(rank))
         };
         Ok(self.line(rank, tag)?.receive(Kind::Memory, make))
     }
@@ -154,7 +154,9 @@ impl Communicator {
             Ok((endpoint, record))
         });
         line.exchange(Kind::Endpoint, half, move |local, record, deadline| {
-            let connection = context.connect(local, record, deadline)?;
+            let remote = EndpointRecord::decode(record).map_err(said_by(rank))?;
+            check_owner("endpoint", remote.rank(), rank)?;
+            let connection = context.connect_to(local, &remote, deadline)?;
             peers.enter(connection.sticky(), rank, tag);
             Ok(connection)
         })
@@ -184,7 +186,9 @@ impl Communicator {
             .and_then(|own| own.record().map(|record| (own, record)));
         let connection = connection.clone();
         line.exchange(Kind::Semaphore, half, move |own, record, deadline| {
-            let remote = RegisteredMemory::deserialize_by(&context, record, deadline)?;
+            let remote = RegisteredMemory::deserialize_by(&context, record, deadline)
+                .map_err(said_by(rank))?;
+            check_owner("semaphore", remote.owner_rank(), rank)?;
             Ok(Semaphore::new(connection, own, remote))
         })
     }
@@ -225,6 +229,29 @@ impl Communicator {
         });
         Ok(Arc::clone(line))
     }
+}
+
+/// Names the rank that sent a record that cannot be used.
+fn said_by(rank: usize) -> impl Fn(Error) -> Error {
+    move |error| match error {
+        Error::Record { what, detail } => Error::Record {
+            what,
+            detail: format!("rank {rank} sent it: {detail}"),
+        },
+        error => error,
+    }
+}
+
+/// Refuses what a rank sends as its own and another has said.
+fn check_owner(what: &'static str, owner: Option<usize>, rank: usize) -> Result<()> {
+    if owner == Some(rank) {
+        return Ok(());
+    }
+    let owner = owner.map_or("of no rank".into(), |owner| format!("that of rank {owner}"));
+    Err(Error::Record {
+        what,
+        detail: format!("rank {rank} sent it, and it is {owner}"),
+    })
 }
 
 impl std::fmt::Debug for Communicator {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use mscclpp_bootstrap::{Bootstrap, Deadline, Tag};
 
 use super::record::{Kind, Record};
+use super::said_by;
 use crate::error::{Error, Result};
 
 /// The number that communicators take among the layers between users and bootstrap.
@@ -168,7 +169,8 @@ impl Line {
                 );
                 Error::bootstrap(operation, self.rank, error)
             })?;
-        Ok(Record::decode(&bytes).and_then(|record| {
+        let record = Record::decode(&bytes).map_err(said_by(self.rank));
+        Ok(record.and_then(|record| {
             if record.kind != expected {
                 return Err(Error::WrongRecord {
                     rank: self.rank,

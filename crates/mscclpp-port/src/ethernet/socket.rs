@@ -10,7 +10,9 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
+
+use crate::control::watch_for_silence;
 
 /// Most ranges in one call.
 pub(crate) const MAX_RANGES: usize = 64;
@@ -83,15 +85,7 @@ impl Socket {
         let socket = SockRef::from(&stream);
         socket.set_send_buffer_size(SOCKET_BUFFER)?;
         socket.set_recv_buffer_size(SOCKET_BUFFER)?;
-        let interval = (dead_after / 4).max(Duration::from_secs(1));
-        socket.set_tcp_keepalive(
-            &TcpKeepalive::new()
-                .with_time(interval)
-                .with_interval(interval)
-                .with_retries(3),
-        )?;
-        #[cfg(target_os = "linux")]
-        socket.set_tcp_user_timeout(Some(dead_after))?;
+        watch_for_silence(&stream, dead_after)?;
         Ok(Self { stream })
     }
 

@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn fuzz_edge_record() {
         bolero::check!().for_each(|bytes: &[u8]| {
-            if let Ok(record) = EdgeRecord::decode(bytes) {
+            if let Ok(record) = mscclpp_fuzz::in_proportion(bytes, || EdgeRecord::decode(bytes)) {
                 let again = EdgeRecord::decode(&record.encode().unwrap()).unwrap();
                 assert_eq!(again, record);
             }

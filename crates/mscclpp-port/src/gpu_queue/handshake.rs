@@ -182,7 +182,7 @@ impl Handshake {
                 tracing::debug!(%error, "a wire of a dead peer could not be broken off");
             }
         })));
-        let wired = end.hca.wire(stream, timeout);
+        let wired = end.hca.wire(end.path.peer.hca, stream, timeout);
         end.set_cancel(None);
         wired.map_err(|error| {
             let error = match error {

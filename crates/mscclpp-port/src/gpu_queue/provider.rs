@@ -167,8 +167,9 @@ pub(crate) trait GpuQueueProvider: Send + Sync {
     fn reaches(&self, hca: HcaAddress) -> bool;
 
     /// Wires the fabric: a stream to the process of another HCA, which does the same at the same
-    /// time. [`Error::PeerDown`](crate::Error::PeerDown) if the other end leaves the stream.
-    fn wire(&self, stream: WireStream, timeout: Duration) -> Result<()>;
+    /// time. [`Error::PeerDown`](crate::Error::PeerDown) if the other end leaves the stream. An end
+    /// that says it is another HCA than `peer` is refused.
+    fn wire(&self, peer: HcaAddress, stream: WireStream, timeout: Duration) -> Result<()>;
 
     /// A descriptor that is readable while there may be news of queues.
     fn news(&self) -> Option<BorrowedFd<'_>>;

@@ -225,13 +225,13 @@ impl GpuQueueProvider for SoftHca {
         address == self.device.address() || self.device.links().contains(&address)
     }
 
-    fn wire(&self, stream: WireStream, timeout: Duration) -> Result<()> {
+    fn wire(&self, peer: HcaAddress, stream: WireStream, timeout: Duration) -> Result<()> {
         let stream: nic::LinkStream = match stream {
             WireStream::Tcp(stream) => stream.into(),
             WireStream::Unix(stream) => stream.into(),
         };
-        (self.device.link(stream, timeout))
-            .map(drop)
+        (self.device)
+            .link_to(nic::DeviceAddress(peer.0), stream, timeout)
             .map_err(|error| match &error {
                 nic::Error::Link { source, .. } if is_left(source) => Error::PeerDown {
                     rank: None,

@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn fuzz_memory_record() {
         bolero::check!().for_each(|bytes: &[u8]| {
-            if let Ok(record) = MemoryRecord::decode(bytes) {
+            if let Ok(record) = mscclpp_fuzz::in_proportion(bytes, || MemoryRecord::decode(bytes)) {
                 let again = MemoryRecord::decode(&record.encode().unwrap()).unwrap();
                 assert_eq!(again, record);
             }

@@ -33,6 +33,13 @@ mod layout;
 mod path;
 mod transition;
 
+#[cfg(test)]
+#[path = "../../tests/devx/commands.rs"]
+#[expect(dead_code, reason = "the tests of devices use more of it")]
+mod commands;
+#[cfg(test)]
+mod fuzz;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

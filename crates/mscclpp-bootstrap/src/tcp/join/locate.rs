@@ -3,8 +3,11 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::OFlags;
 
 use super::Join;
 use crate::address::Root;
@@ -76,11 +79,15 @@ pub(super) struct Notice {
 impl Notice {
     /// Writes the file in one step: nobody ever sees half of it.
     fn publish(path: &Path, address: SocketAddr) -> Result<Self, BootstrapError> {
-        let text = format!("{FILE_HEAD}\n{address}\n");
+        let text = notice(address);
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{:016x}", u64::from_le_bytes(random()?)));
         let temporary = path.with_file_name(name);
-        let written = std::fs::File::create_new(&temporary)
+        let written = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)
             .and_then(|mut file| {
                 file.write_all(text.as_bytes())?;
                 file.sync_all()
@@ -119,9 +126,19 @@ impl Drop for Notice {
 /// What such a file says; `None` while there is none, or none of ours.
 fn read_notice(path: &Path) -> Option<SocketAddr> {
     let mut text = String::new();
-    let file = std::fs::File::open(path).ok()?;
+    // Opening a pipe would wait for somebody who writes to it.
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)
+        .ok()
+        .filter(|file| file.metadata().is_ok_and(|data| data.is_file()))?;
     file.take(MAX_FILE).read_to_string(&mut text).ok()?;
     parse_notice(&text)
+}
+
+fn notice(address: SocketAddr) -> String {
+    format!("{FILE_HEAD}\n{address}\n")
 }
 
 fn parse_notice(text: &str) -> Option<SocketAddr> {
@@ -204,11 +221,46 @@ mod tests {
         assert_eq!(read_notice(&path), None);
     }
 
+    /// Where others may write, such as in /tmp, anything may lie at the path.
+    #[test]
+    fn what_is_no_file_is_no_notice_and_holds_nobody_up() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        for path in [pipe, dir.path().to_owned(), "/dev/zero".into()] {
+            let (done, read) = std::sync::mpsc::channel();
+            let at = path.clone();
+            std::thread::spawn(move || done.send(read_notice(&at)));
+            let found = read.recv_timeout(Duration::from_secs(5));
+            assert_eq!(found, Ok(None), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn a_notice_is_its_owners_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("root");
+        let notice = Notice::publish(&path, "127.0.0.1:1".parse().unwrap()).unwrap();
+        let mode = path.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        // A link at the path is replaced, not followed.
+        drop(notice);
+        let target = dir.path().join("target");
+        std::fs::write(&target, "precious").unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        drop(Notice::publish(&path, "127.0.0.1:1".parse().unwrap()).unwrap());
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "precious");
+    }
+
     #[test]
     fn fuzz_notice() {
         bolero::check!().for_each(|bytes: &[u8]| {
             if let Ok(text) = std::str::from_utf8(bytes) {
-                let _ = parse_notice(text);
+                if let Some(address) = mscclpp_fuzz::in_proportion(bytes, || parse_notice(text)) {
+                    assert_eq!(parse_notice(&notice(address)), Some(address));
+                }
             }
         });
     }

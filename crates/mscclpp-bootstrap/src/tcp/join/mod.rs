@@ -9,6 +9,8 @@
 //! connections afterwards.
 
 mod book;
+#[cfg(all(test, not(loom)))]
+mod hostile;
 mod locate;
 mod root;
 mod visitor;

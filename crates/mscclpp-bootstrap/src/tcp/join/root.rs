@@ -159,8 +159,8 @@ impl Gathering {
             Err(trouble) => (Answer::Failed(trouble.clone()), LAST_WORDS),
         };
         self.dismiss(&last);
-        if matches!(&outcome, Err(trouble) if !matches!(trouble, Trouble::Missing { .. })) {
-            self.tell_latecomers(&mut arrived, &last).await;
+        if let Err(trouble) = &outcome {
+            self.tell_latecomers(&mut arrived, trouble, &last).await;
         }
         let all = async { while self.tasks.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(time, all).await;
@@ -175,10 +175,21 @@ impl Gathering {
         }
     }
 
-    async fn tell_latecomers(&mut self, arrived: &mut UnboundedReceiver<TcpStream>, last: &Answer) {
+    async fn tell_latecomers(
+        &mut self,
+        arrived: &mut UnboundedReceiver<TcpStream>,
+        trouble: &Trouble,
+        last: &Answer,
+    ) {
+        // One that does not fit may be one too many.
+        let surplus = match trouble {
+            Trouble::Missing { .. } => return,
+            Trouble::Died { .. } => 0,
+            Trouble::Duplicate { .. } | Trouble::World { .. } | Trouble::Other { .. } => 1,
+        };
         let limit = self.deadline.at_most(LATECOMERS).at();
         let limit = tokio::time::Instant::from_std(limit);
-        while self.came + 1 < self.book.world() as u64 {
+        while self.came + 1 < self.book.world() as u64 + surplus {
             match tokio::time::timeout_at(limit, arrived.recv()).await {
                 Ok(Some(stream)) => self.seat(stream),
                 _ => return,

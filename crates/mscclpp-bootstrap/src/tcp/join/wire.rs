@@ -213,8 +213,22 @@ mod tests {
     #[test]
     fn fuzz_visit() {
         bolero::check!().for_each(|bytes: &[u8]| {
-            if let Ok(visit) = message::decode::<Visit>(bytes, MAX_RECORD) {
+            if let Ok(visit) =
+                mscclpp_fuzz::in_proportion(bytes, || message::decode::<Visit>(bytes, MAX_RECORD))
+            {
                 assert_eq!(round_trip(&visit), visit);
+            }
+        });
+    }
+
+    /// The table of addresses that comes down the tree.
+    #[test]
+    fn fuzz_places() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let places =
+                mscclpp_fuzz::in_proportion(bytes, || message::decode::<Vec<Place>>(bytes, 4096));
+            if let Ok(places) = places {
+                assert_eq!(round_trip(&places), places);
             }
         });
     }
@@ -222,7 +236,9 @@ mod tests {
     #[test]
     fn fuzz_answer() {
         bolero::check!().for_each(|bytes: &[u8]| {
-            if let Ok(answer) = message::decode::<Answer>(bytes, MAX_RECORD) {
+            if let Ok(answer) =
+                mscclpp_fuzz::in_proportion(bytes, || message::decode::<Answer>(bytes, MAX_RECORD))
+            {
                 assert_eq!(round_trip(&answer), answer);
             }
         });

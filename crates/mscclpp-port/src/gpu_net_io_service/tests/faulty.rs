@@ -168,9 +168,9 @@ impl GpuQueueProvider for FaultyHca {
         self.inner.reaches(hca)
     }
 
-    fn wire(&self, stream: WireStream, timeout: Duration) -> Result<()> {
+    fn wire(&self, peer: HcaAddress, stream: WireStream, timeout: Duration) -> Result<()> {
         match self.script.enter(Call::Wire)? {
-            true => self.inner.wire(stream, timeout),
+            true => self.inner.wire(peer, stream, timeout),
             false => Ok(()),
         }
     }
