@@ -195,11 +195,13 @@ mod error;
 mod event;
 mod fault;
 mod handles;
+mod lending;
 mod link;
 mod memory;
 mod nic;
 mod queue_config;
 mod region;
+mod sharer;
 mod shell;
 mod time;
 mod violation;
@@ -216,8 +218,8 @@ pub use fault::{ControlOperation, FaultKind, FaultPlan, FaultRule};
 pub use handles::{CompletionQueue, DoorbellPage, ProtectionDomain, QueuePair, Registration};
 pub use link::LinkStream;
 pub use memory::{
-    Access, AccessId, AccessResult, Bytes, HostBuffer, HostMemory, MemoryFault, MemoryRange,
-    NicMemory, Submitted,
+    Access, AccessId, AccessResult, Bytes, Export, HostBuffer, HostMemory, Imported, MemoryFault,
+    MemoryRange, NicMemory, Submitted,
 };
 pub use queue_config::{
     InitAttributes, QueueAddress, QueuePairConfig, QueuePairStatus, ReceiveAttributes,
