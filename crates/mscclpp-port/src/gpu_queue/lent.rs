@@ -157,7 +157,9 @@ mod tests {
     #[test]
     fn fuzz_lent() {
         bolero::check!().for_each(|bytes: &[u8]| {
-            let Ok(record) = decode(bytes, 64) else { return };
+            let Ok(record) = decode(bytes, 64) else {
+                return;
+            };
             let again = message::encode(WHAT, &record).unwrap();
             assert_eq!(decode(&again, 64), Ok(record));
         });
