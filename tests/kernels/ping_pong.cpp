@@ -65,9 +65,7 @@ MSCCLPP_DEVICE_INLINE void pingPongCheck(const PingPongArgs& args, uint32_t thre
   }
 }
 
-}  // namespace
-
-MSCCLPP_KERNEL(conformance_ping_pong, PingPongArgs) {
+MSCCLPP_DEVICE_INLINE void pingPong(const PingPongArgs& args) {
   const uint32_t thread = threadIdx.x;
   const uint32_t threads = blockDim.x;
   mscclpp::PortChannelDeviceHandle channel = args.channel;
@@ -96,3 +94,14 @@ MSCCLPP_KERNEL(conformance_ping_pong, PingPongArgs) {
     pingPongReceive(args, channel, args.iterations);
   }
 }
+
+}  // namespace
+
+MSCCLPP_KERNEL(conformance_ping_pong, PingPongArgs) { pingPong(args); }
+
+struct PingPongsArgs {
+  const PingPongArgs* ends;
+};
+
+// One a block, all at once.
+MSCCLPP_KERNEL(conformance_ping_pongs, PingPongsArgs) { pingPong(args.ends[blockIdx.x]); }

@@ -107,6 +107,7 @@
 //! |---|---|---|---|
 //! | CUDA IPC | one copy, by the sender's stream | written by the same stream | refused |
 //! | InfiniBand, RoCE | read and written by the HCAs, through dma-buf or nvidia_peermem; not tried on hardware | added by the HCA, or written by a copy of the host without atomics | added by the HCA |
+//! | send queues on a NIC in software | between processes of a host one copy, by the receiver's NIC, from a mapping of the sender's memory; else as over Ethernet | written by the stream of that copy | read and written by the receiver's NIC |
 //! | Ethernet | copied to pinned memory and sent, received into pinned memory and copied | written by the stream of those copies | read and written by the receiver: atomic among the process's connections, not against kernels |
 //!
 //! Nothing waits for a kernel: copies run on streams of this crate, marks that they write to host
@@ -116,9 +117,13 @@
 //! endpoint of the CPU that meets a GPU's memory.
 //!
 //! The driver spreads a process's streams over few hardware queues, 8 unless
-//! `CUDA_DEVICE_MAX_CONNECTIONS` says more (up to 32, before CUDA is first used). A copy whose stream
-//! shares one with a kernel that spins may wait for that kernel, for ever: set it to 32 where kernels
-//! of several streams wait.
+//! `CUDA_DEVICE_MAX_CONNECTIONS` says more (up to 32, before CUDA is first used). Work whose stream
+//! shares one with a kernel that spins may wait for that kernel, for ever. The streams on which this
+//! crate copies have the highest priority, which keeps them apart from kernels of other priorities:
+//! start yours at the default one. More kernels than there are queues do not all run at once, even if
+//! they are small: if they wait for each other, start fewer, with more blocks, and set the variable to
+//! 32 where kernels of several streams wait. A process has, for each GPU, a stream for each connection
+//! over CUDA IPC or Ethernet and for each NIC in software, and two for other copies.
 //!
 //! Memory that somebody else has allocated becomes a buffer by [`Buffer::of_gpu_memory`].
 //!

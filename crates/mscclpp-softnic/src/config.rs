@@ -145,7 +145,8 @@ pub struct NetworkConfig {
     /// The longest delay of a packet. Packets never overtake each other.
     pub delay: Duration,
     /// Send each packet by itself. Otherwise up to 64 KiB of a message travel,
-    /// and are lost or delivered, together.
+    /// and are lost or delivered, together; or 1 MiB of memory that is lent to the
+    /// receiver.
     pub single_packets: bool,
 }
 

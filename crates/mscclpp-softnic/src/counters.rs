@@ -29,6 +29,11 @@ pub struct Counters {
     pub retransmissions: u64,
     /// Bytes that landed in this device's memory for its peers.
     pub bytes_landed: u64,
+    /// Bytes that this device fetched from its peers' memory itself, through
+    /// mappings of it, instead of getting them over a link.
+    pub bytes_mapped: u64,
+    /// Registrations of peers that it has mapped at the moment.
+    pub mappings: u64,
 }
 
 impl Counters {

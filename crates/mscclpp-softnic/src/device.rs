@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::fault::{ControlOperation, FaultPlan};
 use crate::handles::{CompletionQueue, DoorbellPage, ProtectionDomain};
-use crate::link::{LinkEnd, LinkStream};
+use crate::link::LinkStream;
 use crate::memory::{HostBuffer, HostWord, MemoryRange};
 use crate::shell::Registers;
 use crate::time::Time;
@@ -105,6 +105,13 @@ impl Device {
     /// does the same at the same time, and says which that is. Queue pairs of
     /// the two can reach each other from then on.
     ///
+    /// Over a Unix stream, devices lend each other registrations of memory that
+    /// [can be exported](crate::NicMemory::export), so that payload does not go over the
+    /// link: who receives it copies it from a mapping of the sender's memory. The
+    /// peer's process is trusted with that: it may map more than the registration
+    /// (a whole allocation), may write to it, and can not be made to unmap it.
+    /// [`Counters::bytes_mapped`] tells whether it happens.
+    ///
     /// The link lasts as long as the stream, or until either device is
     /// dropped or links to the same device again. When it is gone, requests to
     /// that device fail with RETRY_EXC_ERR.
@@ -154,9 +161,8 @@ impl Device {
             return Err(refused("the other end says that it is another device"));
         }
         let mut shell = self.inner().lock();
-        shell.links.retain(|link| link.peer != peer);
-        shell.links.push(LinkEnd::new(peer, stream));
-        drop(shell);
+        shell.add_link(peer, stream);
+        Inner::unlock(shell);
         self.after_change();
         Ok(peer)
     }

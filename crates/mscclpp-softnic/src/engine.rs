@@ -18,6 +18,7 @@ use crate::event::EventQueue;
 use crate::fault::{ControlOperation, FaultKind};
 use crate::link::{LinkEnd, LinkStream};
 use crate::nic::Nic;
+use crate::sharer::{Done, Sharer};
 use crate::shell::Shell;
 use crate::time::Time;
 
@@ -49,6 +50,8 @@ pub(crate) struct Inner {
     /// Callers that want the shell: the engine lets them have it.
     wanted: AtomicUsize,
     inbox: Mutex<Vec<Rung>>,
+    /// What has come of exports and imports.
+    shared: Mutex<Vec<Done>>,
     sleeping: AtomicBool,
     /// Counts what the engine has been told of: it does not sleep on news.
     news: AtomicU64,
@@ -111,6 +114,15 @@ impl Inner {
         }
     }
 
+    /// Keeps the outcome of an export or import for the engine.
+    pub(crate) fn note(&self, done: Done) {
+        self.shared
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(done);
+        self.wake();
+    }
+
     /// Takes in what posters have stored.
     fn listen(&self, shell: &mut Shell) -> bool {
         let rung = {
@@ -123,6 +135,12 @@ impl Inner {
         }
         heard |= shell.look_at_registers();
         shell.nic.poll_records();
+        let shared = {
+            let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *shared)
+        };
+        heard |= !shared.is_empty();
+        shell.take_shared(shared);
         shell.receive() || heard
     }
 
@@ -191,11 +209,13 @@ impl Engine {
             events,
             wanted: AtomicUsize::new(0),
             inbox: Mutex::new(Vec::new()),
+            shared: Mutex::new(Vec::new()),
             sleeping: AtomicBool::new(false),
             news: AtomicU64::new(0),
             wake,
             stop: AtomicBool::new(false),
         });
+        inner.lock().lending.sharer = Sharer::new(Arc::downgrade(&inner));
         let mut thread = None;
         if mode == EngineMode::Thread {
             let shared = inner.clone();
@@ -219,17 +239,17 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.inner.stop.store(true, Ordering::SeqCst);
-        let Some(thread) = self.thread.take() else {
-            return;
-        };
         self.inner.wake();
-        // The last handle may be owned by memory that the engine lets go.
-        let own = thread::current().id() == thread.thread().id();
-        if !own && thread.join().is_err() {
-            tracing::warn!(
-                device = self.inner.name,
-                "the engine of a NIC in software panicked"
-            );
+        let sharer = self.inner.lock().lending.sharer.stop();
+        for thread in self.thread.take().into_iter().chain(sharer) {
+            // The last handle may be owned by memory that one of them lets go.
+            let own = thread::current().id() == thread.thread().id();
+            if !own && thread.join().is_err() {
+                tracing::warn!(
+                    device = self.inner.name,
+                    "a thread of a NIC in software panicked"
+                );
+            }
         }
     }
 }

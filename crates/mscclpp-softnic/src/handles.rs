@@ -79,6 +79,7 @@ impl ProtectionDomain {
             ordering,
             variant: 0,
         });
+        shell.lending.registered(key, place, &range);
         drop(shell);
         let domain = self.clone();
         Ok(Registration(Arc::new(RegistrationOwner {
@@ -197,7 +198,9 @@ fn ring_size(what: &'static str, entries: u32, limit: u32) -> Result<RingSize, E
 ///
 /// When the last clone is dropped its key is no longer valid: requests that
 /// name it fail, here or at the peer, and copies that had begun may still
-/// finish, in memory that lives until they have.
+/// finish, in memory that lives until they have. That a peer's device which has
+/// [mapped](Device::link) it does not use it any more is heard a moment later;
+/// the memory's owner is kept until then.
 #[derive(Clone)]
 pub struct Registration(Arc<RegistrationOwner>);
 
@@ -211,8 +214,14 @@ impl Drop for RegistrationOwner {
     fn drop(&mut self) {
         let mut shell = self.domain.0.device.inner().lock();
         shell.nic.remove_region(self.key);
+        let range = shell.lending.deregistered(self.key);
         shell.retire(self.range.owner().clone());
+        let lent = shell.nic.common.sharing.has_orders();
         Inner::unlock(shell);
+        drop(range);
+        if lent {
+            self.domain.0.device.inner().wake();
+        }
     }
 }
 

@@ -106,6 +106,29 @@
 //!   device without a link succeeds, as on a fabric without a cable; requests
 //!   then fail with RETRY_EXC_ERR, and so they do when the peer's process dies.
 //!
+//! # Lent memory
+//!
+//! Between two devices that a Unix stream joins, payload need not travel. Where
+//! the memory of a registration can be [exported](NicMemory::export), the device
+//! offers it to the peer's when it first sends from it, and the peer's
+//! [maps](NicMemory::import) it, or declines; the answer holds for that
+//! registration. From then on packets name places in the registration, and the
+//! receiver copies from there: for writes, messages and the answers to reads.
+//! Nothing else changes: places are checked against what was lent, the bytes land
+//! before a later atomic acts, an acknowledgement tells that they were fetched.
+//! Bytes travel until the answer has come, if it is no, between hosts, and from
+//! the [host's memory](HostMemory), which is never lent.
+//! [`Counters::bytes_mapped`] and the log (`debug`) say which.
+//!
+//! What the two can *not* take back: when a registration ends, the peer's device
+//! uses its mapping no more, but hears of it a moment later, and the memory is kept
+//! until it says so. The peer's process, however, has been given a way to the memory
+//! (all of what was exported, a whole allocation of a GPU, say, for writing too) that
+//! nobody can close: a device that does not keep to the protocol keeps it. And a
+//! request that fails at its sender may still be fetching when the sender uses its
+//! memory again: what is in the destination then is not defined, as always after a
+//! failure.
+//!
 //! # Checks and their answers
 //!
 //! | what is wrong | syndrome |
@@ -115,7 +138,7 @@
 //! | local key, bounds, protection domain, or no local write permission | LOC_PROT_ERR |
 //! | remote key, bounds, protection domain, or permission of the registration | REM_ACCESS_ERR |
 //! | operation not enabled on the peer's queue pair; misaligned atomic; more reads and atomics at once than the peer allows; packet larger than the peer's MTU; message longer than the receive request | REM_INV_REQ_ERR |
-//! | the peer cannot reach its own memory | REM_OP_ERR |
+//! | the peer cannot reach its own memory, or memory that was lent to it, or the place was not lent | REM_OP_ERR |
 //! | no answer: peer not ready, in error, gone, or the network down | RETRY_EXC_ERR |
 //! | no receive request | RNR_RETRY_EXC_ERR |
 //! | queue already in error | WR_FLUSH_ERR |
@@ -199,11 +222,13 @@ mod error;
 mod event;
 mod fault;
 mod handles;
+mod lending;
 mod link;
 mod memory;
 mod nic;
 mod queue_config;
 mod region;
+mod sharer;
 mod shell;
 mod time;
 mod violation;
@@ -220,8 +245,8 @@ pub use fault::{ControlOperation, FaultKind, FaultPlan, FaultRule};
 pub use handles::{CompletionQueue, DoorbellPage, ProtectionDomain, QueuePair, Registration};
 pub use link::LinkStream;
 pub use memory::{
-    Access, AccessId, AccessResult, Bytes, HostBuffer, HostMemory, MemoryFault, MemoryRange,
-    NicMemory, Submitted,
+    Access, AccessId, AccessResult, Bytes, Export, HostBuffer, HostMemory, Imported, MemoryFault,
+    MemoryRange, NicMemory, Submitted,
 };
 pub use queue_config::{
     InitAttributes, QueueAddress, QueuePairConfig, QueuePairStatus, ReceiveAttributes,

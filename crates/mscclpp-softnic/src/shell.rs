@@ -4,11 +4,15 @@
 use std::any::Any;
 use std::sync::{Arc, Weak};
 
+use crate::capability::DeviceAddress;
 use crate::error::Error;
 use crate::event::{Event, EventQueue};
-use crate::link::{LinkEnd, READ};
+use crate::lending::{Ended, Lending};
+use crate::link::{Frame, LinkEnd, LinkStream, READ};
 use crate::memory::{HostMemory, HostWord, MemoryRange, NicMemory, Submitted};
+use crate::nic::sharing::OutOfStep;
 use crate::nic::{Effect, Nic, Place, SpaceId, Start};
+use crate::sharer::{Done, Shared};
 
 /// The register of a doorbell page, in the first 8 bytes of which device code
 /// without a call stores.
@@ -36,16 +40,26 @@ pub(crate) struct Shell {
     spaces: Vec<Arc<dyn NicMemory>>,
     registers: Vec<Weak<Registers>>,
     pub(crate) links: Vec<LinkEnd>,
+    /// Links there have been.
+    numbered: u64,
+    /// Behind the memories, whose copies may use what it keeps.
+    pub(crate) lending: Lending,
     /// A memory has completed an access since this was last asked.
     pub(crate) answered: bool,
     /// What streams are read into: there is nothing in it between calls, but
     /// clearing it at each would be most of what an idle look costs.
     buffer: Box<[u8]>,
-    /// Owners of memory that was let go, with the turns of time since.
-    retired: Vec<(u8, Arc<dyn Any + Send + Sync>)>,
+    /// Memory that was let go, with the turns of time since.
+    retired: Vec<(u8, Retired)>,
     /// Those that no access can touch any more, to be dropped when the lock is
     /// not held: their drop is the caller's code.
     pub(crate) freed: Vec<Arc<dyn Any + Send + Sync>>,
+}
+
+/// What accesses that have begun may still touch.
+enum Retired {
+    Own(Arc<dyn Any + Send + Sync>),
+    Mapped(Ended),
 }
 
 impl Shell {
@@ -58,6 +72,8 @@ impl Shell {
             spaces: vec![host],
             registers: Vec::new(),
             links: Vec::new(),
+            numbered: 0,
+            lending: Lending::default(),
             answered: false,
             buffer: vec![0; READ].into(),
             retired: Vec::new(),
@@ -118,7 +134,7 @@ impl Shell {
 
     /// Keeps `owner` until no access that has begun can touch its memory.
     pub(crate) fn retire(&mut self, owner: Arc<dyn Any + Send + Sync>) {
-        self.retired.push((0, owner));
+        self.retired.push((0, Retired::Own(owner)));
         self.settle();
     }
 
@@ -128,7 +144,47 @@ impl Shell {
                 *turns += 1;
             }
             let free = self.retired.extract_if(.., |(turns, _)| *turns >= 2);
-            self.freed.extend(free.map(|(_, owner)| owner));
+            for (_, retired) in free {
+                match retired {
+                    Retired::Own(owner) => self.freed.push(owner),
+                    Retired::Mapped(ended) => {
+                        let (nic, links) = (&mut self.nic, &mut self.links);
+                        self.lending.ended(nic, links, ended, &mut self.freed);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a new link, in place of an earlier one to the same device.
+    pub(crate) fn add_link(&mut self, peer: DeviceAddress, stream: LinkStream) {
+        self.remove_links(|link| link.peer == peer);
+        self.numbered += 1;
+        let link = LinkEnd::new(peer, self.numbered, stream);
+        if link.passes_descriptors() {
+            self.nic.common.sharing.connect(peer);
+        }
+        self.links.push(link);
+    }
+
+    /// Lets go of some links; whom they led to.
+    fn remove_links(&mut self, gone: impl Fn(&LinkEnd) -> bool) -> Vec<DeviceAddress> {
+        let gone: Vec<LinkEnd> = self.links.extract_if(.., |link| gone(link)).collect();
+        for link in &gone {
+            self.nic.common.sharing.disconnect(link.peer);
+            let (lent, ended) = self.lending.disconnected(link.id);
+            self.freed.extend(lent);
+            self.retired.push((0, Retired::Mapped(ended)));
+        }
+        gone.iter().map(|link| link.peer).collect()
+    }
+
+    /// Takes in what has come of exports and imports.
+    pub(crate) fn take_shared(&mut self, done: Vec<Done>) {
+        for done in done {
+            let ended = self.lending.done(&mut self.nic, &mut self.links, done);
+            self.retired
+                .extend(ended.map(|ended| (0, Retired::Mapped(ended))));
         }
     }
 
@@ -153,6 +209,12 @@ impl Shell {
                         Submitted::Done(result) => self.nic.access_done(id, result),
                         Submitted::Pending => {}
                     }
+                }
+                Effect::Share(order) => {
+                    let (nic, links) = (&mut self.nic, &mut self.links);
+                    let ended = self.lending.carry_out(nic, links, order, &mut self.freed);
+                    self.retired
+                        .extend(ended.map(|ended| (0, Retired::Mapped(ended))));
                 }
                 Effect::Transmit(to, packet) => {
                     let link = self.links.iter_mut().find(|link| link.peer == to);
@@ -183,9 +245,20 @@ impl Shell {
     /// Takes in the packets of other devices; true if there were any.
     pub(crate) fn receive(&mut self) -> bool {
         let mut any = false;
-        for link in &mut self.links {
-            let peer = link.peer;
-            any |= link.receive(&mut self.buffer, |packet| self.nic.packet(peer, packet));
+        let (nic, lending, spaces) = (&mut self.nic, &mut self.lending, &self.spaces);
+        for end in &mut self.links {
+            let (peer, link, shares) = (end.peer, end.id, end.passes_descriptors());
+            any |= end.receive(&mut self.buffer, &mut |frame, descriptor| match frame {
+                Frame::Packet(packet) => {
+                    nic.packet(peer, packet);
+                    Ok(())
+                }
+                Frame::Notice(..) if !shares => Err(OutOfStep("over a link to another host")),
+                Frame::Notice(key, notice) => {
+                    let shared = Shared { peer, link, key };
+                    lending.noticed(nic, spaces, shared, notice, descriptor)
+                }
+            });
         }
         any
     }
@@ -195,8 +268,8 @@ impl Shell {
         for event in self.nic.common.events.drain(..) {
             self.events.push(event);
         }
-        for link in self.links.extract_if(.., |link| link.closed) {
-            self.events.push(Event::LinkDown { peer: link.peer });
+        for peer in self.remove_links(|link| link.closed) {
+            self.events.push(Event::LinkDown { peer });
         }
     }
 }

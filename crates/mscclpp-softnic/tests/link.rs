@@ -329,7 +329,7 @@ fn strangers_are_turned_away() {
             &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
             "no NIC in software",
         ),
-        (b"softnic\x02................", "no NIC in software"),
+        (b"softnic\x01................", "no NIC in software"),
         (b"short", "timed out"),
     ] {
         let (near, mut far) = UnixStream::pair().unwrap();
@@ -402,7 +402,7 @@ fn garbage_takes_the_link_down_and_nothing_else() {
     let (mut a, mut b) = linked(&DeviceConfig::default(), &steady(), unix());
     for _ in 0..40 {
         let (near, mut far) = UnixStream::pair().unwrap();
-        let mut hello = *b"softnic\x01................";
+        let mut hello = *b"softnic\x02................";
         rng.fill(&mut hello[8..]);
         far.write_all(&hello).unwrap();
         a.device.link(near, PATIENCE).unwrap();

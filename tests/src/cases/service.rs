@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::thread;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use mscclpp_bootstrap::gate::Reason;
 use mscclpp_bootstrap::plan::PlanFault;
 use mscclpp_bootstrap::{Bootstrap, Recording};
@@ -91,10 +91,10 @@ impl Rank {
             let semaphore = self.service.build_semaphore(&connection, tag)?;
             ends.push((peer, buffer, memory, remote, semaphore));
         }
-        let mut running = Vec::new();
+        let (mut players, mut memories) = (Vec::new(), Vec::new());
         for (peer, buffer, memory, remote, semaphore) in ends {
             let (remote, semaphore) = (remote.get()?, semaphore.get()?);
-            let kernel = PingPong {
+            players.push(PingPong {
                 channel: self.service.port_channel(semaphore, &remote, &memory)?,
                 buffer,
                 elements: ELEMENTS,
@@ -104,12 +104,12 @@ impl Rank {
                 flush: true,
                 check: true,
                 answers_last: false,
-            };
-            running.push((peer, kernel.launch(2)?, memory));
+            });
+            memories.push(memory);
         }
-        for (peer, kernel, _memory) in running {
-            let done = kernel.finish(context.deadline());
-            done.with_context(|| format!("a queue to rank {peer}"))?;
+        // One kernel: a GPU's queues of work are few, and kernels that share one take turns.
+        if let Some(kernel) = PingPong::launch_all(players, 2)? {
+            kernel.finish(context.deadline())?;
         }
         Ok(())
     }

@@ -49,7 +49,7 @@ use report::{Report, status_text};
 
 /// Every kernel.
 #[cfg(feature = "cuda")]
-static ALL: [&kernel::Kernel; 21] = [
+static ALL: [&kernel::Kernel; 22] = [
     &accumulate::ACCUMULATE,
     &accumulate::FAN_IN,
     &all_pairs::KERNEL,
@@ -59,6 +59,7 @@ static ALL: [&kernel::Kernel; 21] = [
     &flush::QUEUES,
     &packet::KERNEL,
     &ping_pong::KERNEL,
+    &ping_pong::SEVERAL,
     &post::ONE_VALUE,
     &post::PUTS,
     &post::FLOOD,
@@ -125,7 +126,7 @@ fn array<T: DeviceHandle>(device: Device, items: &[T]) -> anyhow::Result<Buffer>
     Ok(buffer)
 }
 
-/// A device handle.
+/// A device handle, or a kernel's arguments.
 ///
 /// # Safety
 /// It has no padding.

@@ -2,11 +2,19 @@
 //! `ping_pong.cpp`.
 
 use mscclpp_device::abi::PortChannelDeviceHandle;
+use mscclpp_device::executor::LaunchDims;
 use mscclpp_port::{Buffer, PortChannel};
 
-use super::{Kept, Launched, Report, address, block, device_of, fits, kernel};
+use super::{DeviceHandle, Kept, Launched, Report, address, array, block, device_of, fits, kernel};
 
 kernel!(KERNEL = conformance_ping_pong(Args) in "ping_pong.cpp");
+kernel!(SEVERAL = conformance_ping_pongs(SeveralArgs) in "ping_pong.cpp");
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct SeveralArgs {
+    ends: u64,
+}
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -50,10 +58,15 @@ pub struct PingPong {
 impl PingPong {
     /// Starts the kernel in one block.
     pub fn launch(&self, threads: u32) -> anyhow::Result<Launched> {
-        fits(&self.buffer, self.elements * 4)?;
         let device = device_of(&self.channel);
         let report = Report::new(device)?;
-        let args = Args {
+        let kept = Kept::new([&self.channel], self.clone()).report(&report);
+        Launched::start(&KERNEL, device, block(threads), self.args(&report)?, kept)
+    }
+
+    fn args(&self, report: &Report) -> anyhow::Result<Args> {
+        fits(&self.buffer, self.elements * 4)?;
+        Ok(Args {
             channel: self.channel.device_handle(),
             buffer: address(&self.buffer),
             report: report.address(),
@@ -64,13 +77,31 @@ impl PingPong {
             flush: self.flush.into(),
             check: self.check.into(),
             answers_last: self.answers_last.into(),
+        })
+    }
+
+    /// Starts some of one device as one kernel, a block each: so many kernels might not run at once.
+    /// What is reported is the first thing that goes wrong in one of them.
+    pub fn launch_all(ends: Vec<Self>, threads: u32) -> anyhow::Result<Option<Launched>> {
+        let Some(first) = ends.first() else {
+            return Ok(None);
         };
-        Launched::start(
-            &KERNEL,
-            device,
-            block(threads),
-            args,
-            Kept::new([&self.channel], self.clone()).report(&report),
-        )
+        let device = device_of(&first.channel);
+        let report = Report::new(device)?;
+        let args: anyhow::Result<Vec<Args>> = ends.iter().map(|end| end.args(&report)).collect();
+        let args = array(device, &args?)?;
+        let several = SeveralArgs {
+            ends: address(&args),
+        };
+        let dims = LaunchDims {
+            grid: ends.len() as u32,
+            block: threads,
+        };
+        let channels: Vec<PortChannel> = ends.iter().map(|end| end.channel.clone()).collect();
+        let kept = Kept::new(&channels, (ends, args)).report(&report);
+        Launched::start(&SEVERAL, device, dims, several, kept).map(Some)
     }
 }
+
+// SAFETY: the fields fill it.
+unsafe impl DeviceHandle for Args {}

@@ -223,7 +223,7 @@ impl Gpu {
         if let Some(stream) = self.0.service.get() {
             return Ok(stream);
         }
-        let stream = Stream::bare(self)?;
+        let stream = Stream::bare_for_copies(self)?;
         Ok(self.0.service.get_or_init(|| stream))
     }
 

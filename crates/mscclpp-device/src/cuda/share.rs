@@ -200,15 +200,32 @@ impl ImportedMemory {
                         sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32,
                     )
                 })?;
-                Ok(Self {
+                let opened = Self {
                     gpu: *gpu,
                     base,
                     offset,
                     len,
                     mapped: None,
-                })
+                };
+                opened.measured(len)
             }
         }
+    }
+
+    /// With the length that the driver knows, from where it starts.
+    fn measured(mut self, len: u64) -> Result<Self, CudaError> {
+        let (mut base, mut size) = (0, 0);
+        // SAFETY: valid places to write to, mapped memory.
+        self.gpu.check("cuMemGetAddressRange", unsafe {
+            sys::cuMemGetAddressRange_v2(&mut base, &mut size, self.base)
+        })?;
+        let block = (size as u64).saturating_sub(self.base - base);
+        if self.offset.checked_add(len).is_none_or(|end| end > block) {
+            let what = "a range inside the exported allocation";
+            return Err(CudaError::Size { what, bytes: len });
+        }
+        self.len = block - self.offset;
+        Ok(self)
     }
 
     fn open_fd(
@@ -261,10 +278,15 @@ impl ImportedMemory {
         self.base + self.offset
     }
 
-    /// Bytes.
+    /// Bytes: as asked for, or of what was opened the older way, to the end of the allocation.
     #[expect(clippy::len_without_is_empty, reason = "memory is never empty")]
     pub fn len(&self) -> u64 {
         self.len
+    }
+
+    /// For which GPU it was opened.
+    pub fn gpu(&self) -> Gpu {
+        self.gpu
     }
 }
 

@@ -32,7 +32,22 @@ impl Stream {
     ///
     /// What the driver says.
     pub fn new(gpu: &Gpu) -> Result<Self, CudaError> {
-        let stream = Self::bare(gpu)?;
+        Self::warmed(gpu, Self::bare(gpu)?)
+    }
+
+    /// The same with the highest priority, for copies that kernels wait for. The GPU takes work from
+    /// a limited number of queues, over which the driver spreads the streams of a process: streams
+    /// that share one wait for each other's kernels. The driver keeps streams of different
+    /// priorities apart, so that these share none with a kernel's.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn for_copies(gpu: &Gpu) -> Result<Self, CudaError> {
+        Self::warmed(gpu, Self::bare_for_copies(gpu)?)
+    }
+
+    fn warmed(gpu: &Gpu, stream: Self) -> Result<Self, CudaError> {
         let device = DeviceMemory::new(gpu, 256)?;
         let host = PinnedMemory::new(gpu, 256)?;
         // SAFETY: both live until the stream is idle, or for ever.
@@ -53,13 +68,29 @@ impl Stream {
     }
 
     /// One on which nothing has run yet.
-    pub(super) fn bare(gpu: &Gpu) -> Result<Self, CudaError> {
+    fn bare(gpu: &Gpu) -> Result<Self, CudaError> {
+        // What streams have unless told.
+        Self::with_priority(gpu, 0)
+    }
+
+    /// As [`for_copies`](Self::for_copies), and nothing has run on it yet.
+    pub(super) fn bare_for_copies(gpu: &Gpu) -> Result<Self, CudaError> {
+        let _entered = gpu.enter()?;
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: valid places to write to.
+        gpu.check("cuCtxGetStreamPriorityRange", unsafe {
+            sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest)
+        })?;
+        Self::with_priority(gpu, greatest)
+    }
+
+    fn with_priority(gpu: &Gpu, priority: i32) -> Result<Self, CudaError> {
         let _entered = gpu.enter()?;
         let mut stream = std::ptr::null_mut();
         let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: a valid place to write to.
-        gpu.check("cuStreamCreate", unsafe {
-            sys::cuStreamCreate(&mut stream, flags)
+        gpu.check("cuStreamCreateWithPriority", unsafe {
+            sys::cuStreamCreateWithPriority(&mut stream, flags, priority)
         })?;
         Ok(Self { gpu: *gpu, stream })
     }

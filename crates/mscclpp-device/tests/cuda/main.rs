@@ -27,6 +27,11 @@ const TESTS: &[Test] = &[
         1,
         beside_a_spinning_kernel,
     ),
+    (
+        "copies_pass_more_kernels_than_there_are_queues",
+        1,
+        copies_beside_many_kernels,
+    ),
     ("exports_open_again", 1, exports_open_again),
     (
         "a_signal_written_by_a_stream_is_behind_its_copies",
@@ -314,6 +319,64 @@ fn beside_a_spinning_kernel() -> Outcome {
         slow.is_empty(),
         format!("these waited for the kernel: {slow:?}"),
     )
+}
+
+/// More kernels spin than the GPU has queues for streams. What comes after the one that got none is
+/// held up; streams for copies are not.
+fn copies_beside_many_kernels() -> Outcome {
+    const KERNELS: u64 = 40;
+    /// Far above what a copy takes.
+    const COPIED_WITHIN: Duration = Duration::from_millis(500);
+    let gpu = Gpu::open(0)?;
+    let flags = PinnedMemory::new(&gpu, 4096)?;
+    let memory = DeviceMemory::new(&gpu, 4096)?;
+    let spin = kernel(&gpu, "spin")?;
+    let several = |count, make: fn(&Gpu) -> Result<Stream, CudaError>| -> Result<Vec<_>, _> {
+        (0..count).map(|_| make(&gpu)).collect()
+    };
+    let streams = several(KERNELS, Stream::new)?;
+    let (plain, preferred) = (several(32, Stream::new)?, several(8, Stream::for_copies)?);
+    for (stream, i) in streams.iter().zip(1..) {
+        let args = Spin {
+            until: flags.address(),
+            running: flags.address() + 8 * i,
+        };
+        spin.enqueue(ONE, args, stream)?;
+    }
+    let running = || {
+        (1..=KERNELS as usize)
+            .filter(|i| load(&flags, *i) != 0)
+            .count()
+    };
+    let started = Instant::now();
+    while running() < KERNELS as usize && started.elapsed() < Duration::from_secs(1) {
+        std::thread::yield_now();
+    }
+    let at_once = running();
+    let copies = |streams: &[Stream]| -> Result<usize, CudaError> {
+        for stream in streams {
+            // SAFETY: memory that lives until all streams have been waited for.
+            unsafe { stream.copy(memory.address() + 64, memory.address(), 8) }?;
+            // SAFETY: as above.
+            unsafe { stream.write_u64(memory.address() + 128, 1) }?;
+        }
+        std::thread::sleep(COPIED_WITHIN);
+        let idle: Result<Vec<bool>, _> = streams.iter().map(Stream::is_idle).collect();
+        Ok(idle?.into_iter().filter(|idle| *idle).count())
+    };
+    let (passed, of) = (copies(&preferred)?, preferred.len());
+    let plainly = copies(&plain)?;
+    println!(
+        "{at_once} of {KERNELS} kernels run at once; of streams for copies {passed} of {of} pass them, \
+         of others {plainly} of {}",
+        plain.len()
+    );
+    store(&flags, 0, 1);
+    for stream in streams.iter().chain(&plain).chain(&preferred) {
+        stream.wait(SOON)?;
+    }
+    ensure(running() == KERNELS as usize, "all ran in the end")?;
+    ensure(passed == of, "copies wait for kernels")
 }
 
 fn exports_open_again() -> Outcome {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use mscclpp_bootstrap::{Deadline, JobKey, host};
-use mscclpp_device::cuda::{Export, Gpu, ImportedMemory};
+use mscclpp_device::cuda::{CudaError, Export, Gpu, ImportedMemory};
 
 use super::server::{self, ExportServer};
 use crate::context::{Context, ContextId};
@@ -18,7 +18,7 @@ use crate::sync::lock_plain as lock;
 use crate::transport::TransportKind;
 
 /// The name of this process.
-fn process_id() -> Result<ProcessId> {
+pub(crate) fn process_id() -> Result<ProcessId> {
     static ID: OnceLock<Result<ProcessId>> = OnceLock::new();
     ID.get_or_init(random_bytes).clone()
 }
@@ -179,21 +179,7 @@ fn import(
             (memory.address(), Arc::new(memory))
         }
         IpcHandle::Legacy(halves) => {
-            let mut opened = lock(&OPENED);
-            let memory = match opened.get(halves).and_then(Weak::upgrade) {
-                Some(memory) => memory,
-                None => {
-                    let mut handle = [0; 64];
-                    handle[..32].copy_from_slice(&halves[0]);
-                    handle[32..].copy_from_slice(&halves[1]);
-                    let export = Export::Legacy { handle, offset: 0 };
-                    let memory = ImportedMemory::open(gpu, export, record.offset + end);
-                    let memory = Arc::new(memory.map_err(failed)?);
-                    opened.retain(|_, memory| memory.strong_count() > 0);
-                    opened.insert(*halves, Arc::downgrade(&memory));
-                    memory
-                }
-            };
+            let memory = open_legacy(gpu, halves, record.offset + end).map_err(failed)?;
             (memory.address() + record.offset, memory)
         }
     };
@@ -202,4 +188,29 @@ fn import(
         for_signals: record.for_signals,
         keep,
     })
+}
+
+/// The first `end` bytes at least of memory that another process shares by the driver's own handle.
+pub(crate) fn open_legacy(
+    gpu: &Gpu,
+    halves: &[[u8; 32]; 2],
+    end: u64,
+) -> Result<Arc<ImportedMemory>, CudaError> {
+    let mut opened = lock(&OPENED);
+    if let Some(memory) = opened.get(halves).and_then(Weak::upgrade) {
+        return if end <= memory.len() {
+            Ok(memory)
+        } else {
+            let what = "a range inside the exported allocation";
+            Err(CudaError::Size { what, bytes: end })
+        };
+    }
+    let mut handle = [0; 64];
+    handle[..32].copy_from_slice(&halves[0]);
+    handle[32..].copy_from_slice(&halves[1]);
+    let export = Export::Legacy { handle, offset: 0 };
+    let memory = Arc::new(ImportedMemory::open(gpu, export, end)?);
+    opened.retain(|_, memory| memory.strong_count() > 0);
+    opened.insert(*halves, Arc::downgrade(&memory));
+    Ok(memory)
 }

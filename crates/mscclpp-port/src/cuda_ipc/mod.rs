@@ -38,9 +38,11 @@ mod transport;
 /// What a control stream is made for.
 pub(crate) const CONTROL: &str = "mscclpp-port CUDA IPC control";
 
+#[cfg(feature = "cuda")]
+pub(crate) use crate::memory::ProcessId;
 #[cfg(not(feature = "cuda"))]
 pub(crate) use absent::{IpcTransport, check};
 #[cfg(feature = "cuda")]
-pub(crate) use map::Sharing;
+pub(crate) use map::{Sharing, open_legacy, process_id};
 #[cfg(feature = "cuda")]
 pub(crate) use transport::{IpcTransport, check};

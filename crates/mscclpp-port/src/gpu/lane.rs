@@ -50,7 +50,7 @@ impl Lane {
     pub(crate) fn new(device: Device) -> Result<Self> {
         let gpu = open(device)?;
         let failed = failed(device, "make a stream for copies");
-        let stream = Stream::new(&gpu).map_err(&failed)?;
+        let stream = Stream::for_copies(&gpu).map_err(&failed)?;
         let word = PinnedMemory::new(&gpu, 64).map_err(&failed)?;
         let at = word.address();
         let mut lane = Self {

@@ -56,7 +56,7 @@ impl Turn<'_> {
             None => {
                 let gpu = open(self.device)?;
                 Bench {
-                    stream: Stream::new(&gpu).map_err(&failed)?,
+                    stream: Stream::for_copies(&gpu).map_err(&failed)?,
                     staging: PinnedMemory::new(&gpu, STEP).map_err(&failed)?,
                 }
             }

@@ -2,9 +2,15 @@
 //! The memories of GPUs, as a NIC in software reaches them.
 
 use std::collections::BTreeMap;
+#[cfg(feature = "cuda")]
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
 use mscclpp_softnic::NicMemory;
+#[cfg(feature = "cuda")]
+use mscclpp_softnic::{
+    Access, AccessId, AccessResult, Export, Imported, MemoryFault, MemoryRange, Submitted,
+};
 
 use super::lock;
 use crate::device::Device;
@@ -37,7 +43,7 @@ fn open(device: Device) -> Result<Arc<dyn NicMemory>> {
 fn open(device: Device) -> Result<Arc<dyn NicMemory>> {
     use super::staged::StagedMemory;
     use crate::buffer::Buffer;
-    use crate::gpu::Lane;
+    use crate::gpu::{self, Lane};
 
     /// Bytes of pinned memory that copies go through.
     const STAGING: u64 = 8 << 20;
@@ -47,7 +53,46 @@ fn open(device: Device) -> Result<Arc<dyn NicMemory>> {
         lane: Lane::new(device)?,
         staging: Arc::new(staging.clone()),
     };
-    Ok(Arc::new(StagedMemory::new(copies, staging)))
+    Ok(Arc::new(GpuMemory {
+        copies: StagedMemory::new(copies, staging),
+        gpu: gpu::open(device)?,
+    }))
+}
+
+/// A GPU's memory, which processes of this host map.
+#[cfg(feature = "cuda")]
+struct GpuMemory {
+    copies: super::staged::StagedMemory<OnLane>,
+    gpu: mscclpp_device::cuda::Gpu,
+}
+
+#[cfg(feature = "cuda")]
+impl NicMemory for GpuMemory {
+    fn in_order(&self) -> bool {
+        self.copies.in_order()
+    }
+
+    unsafe fn submit(&self, id: AccessId, access: Access) -> Submitted {
+        // SAFETY: the caller's promise.
+        unsafe { self.copies.submit(id, access) }
+    }
+
+    fn complete(&self) -> Option<(AccessId, AccessResult)> {
+        self.copies.complete()
+    }
+
+    fn export(&self, range: &MemoryRange) -> Result<Option<Export>, MemoryFault> {
+        super::lent::export(range)
+    }
+
+    fn import(
+        &self,
+        description: &[u8],
+        descriptor: Option<BorrowedFd<'_>>,
+        length: u64,
+    ) -> Result<Option<Imported>, MemoryFault> {
+        super::lent::import(&self.gpu, description, descriptor, length).map(Some)
+    }
 }
 
 #[cfg(feature = "cuda")]

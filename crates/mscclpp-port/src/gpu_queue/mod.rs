@@ -6,7 +6,7 @@
 //! then on it only watches.
 //!
 //! - [`provider`]: the seam to HCAs; [`soft`] implements it over NICs in software, which reach GPUs'
-//!   memory by copies ([`gpu_memory`]).
+//!   memory by copies ([`gpu_memory`]), and each other's of one host by mappings of it (`lent`).
 //! - [`policy`]: which endpoints there can be and which fit together.
 //! - [`handshake`], over [`control`](crate::control): both ends come up together or fail together.
 //! - [`end`], [`watcher`](crate::watcher): what becomes of a connection after that.
@@ -19,6 +19,8 @@ mod gpu_memory;
 mod handshake;
 mod hca;
 mod layout;
+#[cfg(feature = "cuda")]
+mod lent;
 mod memories;
 mod policy;
 mod provider;

@@ -7,6 +7,7 @@ mod common;
 mod data;
 mod death;
 mod kernels;
+mod lent;
 #[path = "../../src/testing/local.rs"]
 mod local;
 mod processes;
@@ -27,6 +28,7 @@ const TESTS: &[&[Test]] = &[
     processes::TESTS,
     death::TESTS,
     queue::TESTS,
+    lent::TESTS,
 ];
 
 fn main() -> ExitCode {

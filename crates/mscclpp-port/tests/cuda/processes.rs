@@ -10,6 +10,7 @@ use mscclpp_port::{Buffer, Communicator, EndpointConfig, Error, MemoryOptions, T
 
 use crate::Test;
 use crate::common::pattern;
+use crate::lent;
 use crate::support::{PATIENCE, end, gpu_of, ping_pong, soon};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -38,6 +39,7 @@ pub(crate) fn child() -> ExitCode {
         "memory" => exchange(bootstrap),
         "kernels" => play(bootstrap),
         "other host" => refused(bootstrap),
+        lent::JOB => lent::play(bootstrap),
         "stay" => {
             let _end = end(bootstrap, TransportKind::CudaIpc, gpu_of(1), 4096).unwrap();
             std::thread::sleep(Duration::from_secs(60));
@@ -71,7 +73,7 @@ impl Peer {
         self.0.kill().unwrap();
     }
 
-    fn succeeds(mut self) {
+    pub(crate) fn succeeds(mut self) {
         assert!(self.0.wait().unwrap().success(), "the other process failed");
     }
 }

@@ -36,22 +36,22 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// One rank's end of a channel on a queue.
-struct End {
+pub(crate) struct End {
     rank: u64,
-    buffer: Buffer,
-    channel: PortChannel,
-    connection: Connection,
+    pub(crate) buffer: Buffer,
+    pub(crate) channel: PortChannel,
+    pub(crate) connection: Connection,
     // Stands below the channel, which holds it as well.
     /// A service that is gone ends what waits on its channels.
     _service: ProxyService,
     _communicator: Communicator,
 }
 
-fn nic() -> softnic::Device {
+pub(crate) fn nic() -> softnic::Device {
     softnic::Device::open("soft0", softnic::DeviceConfig::default()).unwrap()
 }
 
-fn end(
+pub(crate) fn end(
     bootstrap: Arc<dyn Bootstrap>,
     nic: &softnic::Device,
     device: Device,
@@ -124,7 +124,7 @@ fn two() -> [Device; 2] {
 }
 
 /// A kernel of `queue.cu`.
-fn own_kernel(device: Device, name: &str) -> CudaKernel {
+pub(crate) fn own_kernel(device: Device, name: &str) -> CudaKernel {
     let gpu = Gpu::open(device.id() as u32).unwrap();
     let program = Program::new("queue.cu", include_str!("queue.cu"));
     let module = Module::compile(&gpu, &program).unwrap();
@@ -151,22 +151,24 @@ fn configs() -> Vec<IbConfig> {
     all.into_iter().flatten().collect()
 }
 
+/// One end's part of a ping-pong.
+pub(crate) fn start_ping_pong(end: &End, words: u64, iterations: u64, flush: bool) -> Running {
+    let device = end.buffer.device();
+    Running::start((device, kernel(device, "ping_pong")), 128, |report| {
+        PingPongArgs {
+            channel: end.channel.device_handle(),
+            buffer: end.buffer.address(),
+            words,
+            iterations,
+            rank: end.rank,
+            flush: flush.into(),
+            report,
+        }
+    })
+}
+
 fn ping_pong(ends: &[End; 2], words: u64, iterations: u64, flush: bool) -> f64 {
-    let running = [1, 0].map(|rank| {
-        let end: &End = &ends[rank];
-        let device = end.buffer.device();
-        Running::start((device, kernel(device, "ping_pong")), 128, |report| {
-            PingPongArgs {
-                channel: end.channel.device_handle(),
-                buffer: end.buffer.address(),
-                words,
-                iterations,
-                rank: end.rank,
-                flush: flush.into(),
-                report,
-            }
-        })
-    });
+    let running = [1, 0].map(|rank| start_ping_pong(&ends[rank], words, iterations, flush));
     let mut each = 0.0;
     for (running, rank) in running.into_iter().zip([1, 0]) {
         let report = running.end();
@@ -219,10 +221,10 @@ fn ranks_of_one_gpu() {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct CallsArgs {
-    channel: PortChannelDeviceHandle,
-    bytes: u64,
-    report: u64,
+pub(crate) struct CallsArgs {
+    pub(crate) channel: PortChannelDeviceHandle,
+    pub(crate) bytes: u64,
+    pub(crate) report: u64,
 }
 
 fn every_call() {

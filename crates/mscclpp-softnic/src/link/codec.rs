@@ -1,21 +1,46 @@
 // SPDX-License-Identifier: MIT
-//! Packets as bytes, between devices.
+//! Packets and notices as bytes, between devices.
 //!
 //! | bytes | what (all little-endian) |
 //! |---|---|
 //! | 0-3 | length of what follows, at most [`MAX_FRAME`] |
 //! | 4 | kind |
+//!
+//! Packets:
+//!
+//! | bytes | what |
+//! |---|---|
 //! | 5-8, 9-12 | queue pair that it is for, and from |
 //! | 13-20 | packet number |
-//! | 21- | fields of the kind, in the order of [`Body`]; the payload last |
+//! | 21- | fields of the kind, in the order of [`Body`]; the payload last: its bytes, or, where the kind says so, the pieces of lent memory that it is in, each a key, an address and a length |
+//!
+//! Notices of lent memory:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 5-8 | key |
+//! | 9-16, 17-24 | of an offer: address and length |
+//! | 25, 26- | of an offer: whether a descriptor comes with it; the description |
 
-use mlx5_queue::{MemoryKey, QueueNumber};
+mod read;
 
-use crate::memory::Bytes;
+use mlx5_queue::MemoryKey;
+
+pub(crate) use read::decode;
+
 use crate::nic::packet::{AtomicOperation, Body, Packet, Part, Payload, Refusal};
+use crate::nic::sharing::Notice;
 
 /// Bytes of the largest frame: a train of packets and what belongs to it.
 pub(crate) const MAX_FRAME: usize = MAX_PAYLOAD + 256;
+
+/// What is in a frame.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Frame {
+    Packet(Packet),
+    /// Of the registration with this key.
+    Notice(MemoryKey, Notice),
+}
 
 /// Bytes of the largest payload.
 const MAX_PAYLOAD: usize = 1 << 16;
@@ -52,6 +77,16 @@ mod kind {
     pub(super) const REFUSE: u8 = 7;
     pub(super) const READ_RESPONSE: u8 = 8;
     pub(super) const ATOMIC_RESPONSE: u8 = 9;
+    // With pieces of lent memory in place of bytes.
+    pub(super) const WRITE_LENT: u8 = 10;
+    pub(super) const SEND_LENT: u8 = 11;
+    pub(super) const READ_RESPONSE_LENT: u8 = 12;
+    // Notices.
+    pub(super) const OFFERED: u8 = 32;
+    pub(super) const TAKEN: u8 = 33;
+    pub(super) const DECLINED: u8 = 34;
+    pub(super) const WITHDRAWN: u8 = 35;
+    pub(super) const RELEASED: u8 = 36;
 }
 
 mod refusal {
@@ -62,13 +97,40 @@ mod refusal {
     pub(super) const OPERATION: u8 = 5;
 }
 
-/// Appends a packet to `out`; false, and nothing appended, if its payload is
-/// memory of this device.
-pub(crate) fn encode(packet: &Packet, out: &mut Vec<u8>) -> bool {
+/// Appends a frame to `out`.
+fn frame(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>) -> u8) {
     let start = out.len();
-    out.extend_from_slice(&[0; HEADER]);
-    let kind_at = out.len();
-    out.push(0);
+    out.extend_from_slice(&[0; HEADER + 1]);
+    out[start + HEADER] = write(out);
+    let length = (out.len() - start - HEADER) as u32;
+    out[start..start + HEADER].copy_from_slice(&length.to_le_bytes());
+}
+
+/// Appends a notice to `out`.
+pub(crate) fn encode_notice(key: MemoryKey, notice: &Notice, out: &mut Vec<u8>) {
+    frame(out, |out| {
+        put_key(out, key);
+        match notice {
+            Notice::Offered(offer) => {
+                put(out, &[offer.address, offer.length]);
+                out.push(offer.descriptor.into());
+                out.extend_from_slice(&offer.description);
+                kind::OFFERED
+            }
+            Notice::Taken => kind::TAKEN,
+            Notice::Declined => kind::DECLINED,
+            Notice::Withdrawn => kind::WITHDRAWN,
+            Notice::Released => kind::RELEASED,
+        }
+    });
+}
+
+/// Appends a packet to `out`.
+pub(crate) fn encode(packet: &Packet, out: &mut Vec<u8>) {
+    frame(out, |out| encode_packet(packet, out));
+}
+
+fn encode_packet(packet: &Packet, out: &mut Vec<u8>) -> u8 {
     out.extend_from_slice(&packet.to.get().to_le_bytes());
     out.extend_from_slice(&packet.from.get().to_le_bytes());
     put(out, &[packet.number]);
@@ -145,18 +207,24 @@ pub(crate) fn encode(packet: &Packet, out: &mut Vec<u8>) -> bool {
             (kind::ATOMIC_RESPONSE, None)
         }
     };
-    out[kind_at] = kind;
     match payload {
         Some(Payload::Pieces(pieces)) if !pieces.is_empty() => {
-            out.truncate(start);
-            return false;
+            for piece in pieces {
+                put_key(out, piece.key);
+                put(out, &[piece.address, piece.length]);
+            }
+            match kind {
+                kind::WRITE => kind::WRITE_LENT,
+                kind::SEND => kind::SEND_LENT,
+                _ => kind::READ_RESPONSE_LENT,
+            }
         }
-        Some(Payload::Bytes(bytes)) => out.extend_from_slice(bytes),
-        _ => {}
+        Some(Payload::Bytes(bytes)) => {
+            out.extend_from_slice(bytes);
+            kind
+        }
+        _ => kind,
     }
-    let length = (out.len() - start - HEADER) as u32;
-    out[start..start + HEADER].copy_from_slice(&length.to_le_bytes());
-    true
 }
 
 fn put(out: &mut Vec<u8>, words: &[u64]) {
@@ -191,296 +259,5 @@ pub(crate) fn frame_length(bytes: &[u8]) -> Result<Option<usize>, CodecError> {
     Ok(Some(HEADER + length))
 }
 
-/// Reads what follows a frame's header.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Packet, CodecError> {
-    let mut reader = Reader(bytes);
-    let kind = reader.byte()?;
-    let (to, from) = (reader.queue()?, reader.queue()?);
-    let number = reader.count()?;
-    let body = match kind {
-        kind::WRITE => {
-            let (key, address) = (reader.key()?, reader.word()?);
-            let (part, immediate) = (reader.part()?, reader.immediate()?);
-            let payload = reader.payload(part.length)?;
-            Body::Write {
-                key,
-                address,
-                part,
-                immediate,
-                payload,
-            }
-        }
-        kind::SEND => {
-            let (part, immediate) = (reader.part()?, reader.immediate()?);
-            let payload = reader.payload(part.length)?;
-            Body::Send {
-                part,
-                immediate,
-                payload,
-            }
-        }
-        kind::READ => Body::Read {
-            key: reader.key()?,
-            address: reader.word()?,
-            length: reader.count()?,
-            packets: reader.count()?,
-        },
-        kind::FETCH_ADD => Body::Atomic {
-            key: reader.key()?,
-            address: reader.word()?,
-            operation: AtomicOperation::Add(reader.word()?),
-        },
-        kind::COMPARE_SWAP => Body::Atomic {
-            key: reader.key()?,
-            address: reader.word()?,
-            operation: AtomicOperation::Swap {
-                compare: reader.word()?,
-                swap: reader.word()?,
-            },
-        },
-        kind::ACKNOWLEDGE => Body::Acknowledge,
-        kind::REFUSE => {
-            let (code, detail) = (reader.byte()?, reader.half()?);
-            Body::Refuse(match code {
-                refusal::SEQUENCE => Refusal::Sequence,
-                refusal::NOT_READY => Refusal::NotReady {
-                    microseconds: detail,
-                },
-                refusal::ACCESS => Refusal::Access,
-                refusal::INVALID_REQUEST => Refusal::InvalidRequest,
-                refusal::OPERATION => Refusal::Operation,
-                _ => return Err(CodecError::Range),
-            })
-        }
-        kind::READ_RESPONSE => {
-            let part = reader.part()?;
-            let payload = reader.payload(part.length)?;
-            Body::ReadResponse { part, payload }
-        }
-        kind::ATOMIC_RESPONSE => Body::AtomicResponse {
-            old: reader.word()?,
-        },
-        _ => return Err(CodecError::Kind(kind)),
-    };
-    if !reader.0.is_empty() {
-        return Err(CodecError::Trailing);
-    }
-    Ok(Packet {
-        to,
-        from,
-        number,
-        body,
-    })
-}
-
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
-        let (first, rest) = self
-            .0
-            .split_first_chunk::<N>()
-            .ok_or(CodecError::Truncated)?;
-        self.0 = rest;
-        Ok(*first)
-    }
-
-    fn byte(&mut self) -> Result<u8, CodecError> {
-        self.take::<1>().map(|[byte]| byte)
-    }
-
-    fn half(&mut self) -> Result<u32, CodecError> {
-        self.take().map(u32::from_le_bytes)
-    }
-
-    fn word(&mut self) -> Result<u64, CodecError> {
-        self.take().map(u64::from_le_bytes)
-    }
-
-    fn count(&mut self) -> Result<u64, CodecError> {
-        self.word().and_then(|count| {
-            if count > MAX_COUNT {
-                Err(CodecError::Range)
-            } else {
-                Ok(count)
-            }
-        })
-    }
-
-    fn queue(&mut self) -> Result<QueueNumber, CodecError> {
-        QueueNumber::new(self.half()?).map_err(|_| CodecError::Range)
-    }
-
-    fn key(&mut self) -> Result<MemoryKey, CodecError> {
-        self.half().map(MemoryKey::new)
-    }
-
-    fn part(&mut self) -> Result<Part, CodecError> {
-        let part = Part {
-            total: self.count()?,
-            offset: self.count()?,
-            length: self.count()?,
-            packets: self.count()?,
-        };
-        if part.packets == 0 || part.offset + part.length > part.total {
-            return Err(CodecError::Range);
-        }
-        Ok(part)
-    }
-
-    fn immediate(&mut self) -> Result<Option<u32>, CodecError> {
-        let (present, value) = (self.byte()?, self.half()?);
-        match present {
-            0 => Ok(None),
-            1 => Ok(Some(value)),
-            _ => Err(CodecError::Range),
-        }
-    }
-
-    /// The rest of the frame, which has to be `length` bytes.
-    fn payload(&mut self, length: u64) -> Result<Payload, CodecError> {
-        let bytes = std::mem::take(&mut self.0);
-        if bytes.len() as u64 != length || bytes.len() > MAX_PAYLOAD {
-            return Err(CodecError::Range);
-        }
-        Ok(Payload::Bytes(Bytes::from_slice(bytes)))
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn part() -> impl Strategy<Value = (Part, Vec<u8>)> {
-        (
-            prop::collection::vec(any::<u8>(), 0..300),
-            0..1u64 << 40,
-            0..1u64 << 40,
-            1..1u64 << 40,
-        )
-            .prop_map(|(bytes, offset, after, packets)| {
-                let length = bytes.len() as u64;
-                let total = offset + length + after;
-                (
-                    Part {
-                        total,
-                        offset,
-                        length,
-                        packets,
-                    },
-                    bytes,
-                )
-            })
-    }
-
-    fn body() -> impl Strategy<Value = Body> {
-        let refusal = prop_oneof![
-            Just(Refusal::Sequence),
-            any::<u32>().prop_map(|microseconds| Refusal::NotReady { microseconds }),
-            Just(Refusal::Access),
-            Just(Refusal::InvalidRequest),
-            Just(Refusal::Operation),
-        ];
-        let key = || any::<u32>().prop_map(MemoryKey::new);
-        let payload = |bytes: Vec<u8>| Payload::Bytes(Bytes::from_vec(bytes));
-        prop_oneof![
-            (key(), any::<u64>(), part(), any::<Option<u32>>()).prop_map(
-                move |(key, address, (part, bytes), immediate)| {
-                    Body::Write {
-                        key,
-                        address,
-                        part,
-                        immediate,
-                        payload: payload(bytes),
-                    }
-                }
-            ),
-            (part(), any::<Option<u32>>()).prop_map(move |((part, bytes), immediate)| {
-                Body::Send {
-                    part,
-                    immediate,
-                    payload: payload(bytes),
-                }
-            }),
-            (key(), any::<u64>(), 0..MAX_COUNT, 0..MAX_COUNT).prop_map(
-                |(key, address, length, packets)| Body::Read {
-                    key,
-                    address,
-                    length,
-                    packets
-                }
-            ),
-            (key(), any::<u64>(), any::<u64>()).prop_map(|(key, address, add)| {
-                Body::Atomic {
-                    key,
-                    address,
-                    operation: AtomicOperation::Add(add),
-                }
-            }),
-            (key(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(
-                |(key, address, compare, swap)| {
-                    let operation = AtomicOperation::Swap { compare, swap };
-                    Body::Atomic {
-                        key,
-                        address,
-                        operation,
-                    }
-                }
-            ),
-            Just(Body::Acknowledge),
-            refusal.prop_map(Body::Refuse),
-            part().prop_map(move |(part, bytes)| {
-                Body::ReadResponse {
-                    part,
-                    payload: payload(bytes),
-                }
-            }),
-            any::<u64>().prop_map(|old| Body::AtomicResponse { old }),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn a_packet_reads_back(
-            to in 0u32..1 << 24, from in 0u32..1 << 24, number in 0..MAX_COUNT, body in body(),
-        ) {
-            let to = QueueNumber::new(to).unwrap();
-            let from = QueueNumber::new(from).unwrap();
-            let packet = Packet { to, from, number, body };
-            let mut bytes = vec![9, 9];
-            prop_assert!(encode(&packet, &mut bytes));
-            let frame = &bytes[2..];
-            prop_assert_eq!(frame_length(frame), Ok(Some(frame.len())));
-            prop_assert_eq!(decode(&frame[HEADER..]), Ok(packet));
-            // Cut anywhere it is an error, never another packet.
-            for end in HEADER..frame.len() {
-                prop_assert!(decode(&frame[HEADER..end]).is_err());
-            }
-        }
-    }
-
-    #[test]
-    fn fuzz_packet() {
-        bolero::check!().for_each(|bytes: &[u8]| {
-            let _ = frame_length(bytes);
-            let Ok(packet) = mscclpp_fuzz::in_proportion(bytes, || decode(bytes)) else {
-                return;
-            };
-            let mut again = Vec::new();
-            assert!(encode(&packet, &mut again));
-            assert_eq!(decode(&again[HEADER..]), Ok(packet));
-        });
-    }
-
-    #[test]
-    fn long_frames_are_refused_before_they_are_read() {
-        let header = (MAX_FRAME as u32 + 1).to_le_bytes();
-        assert_eq!(
-            frame_length(&header),
-            Err(CodecError::Length(MAX_FRAME + 1))
-        );
-        assert_eq!(frame_length(&header[..3]), Ok(None));
-    }
-}
+mod tests;

@@ -2,21 +2,26 @@
 //! Streams between devices, that carry their packets.
 
 mod codec;
+mod descriptor;
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use codec::{HEADER, decode, encode, frame_length};
+pub(crate) use codec::Frame;
+use codec::{HEADER, decode, encode, encode_notice, frame_length};
+use mlx5_queue::MemoryKey;
 
 use crate::capability::DeviceAddress;
 use crate::nic::packet::Packet;
+use crate::nic::sharing::{Notice, OutOfStep};
 
 /// First bytes on a stream, with the version of the packets on it.
-const HELLO: [u8; 8] = *b"softnic\x01";
+const HELLO: [u8; 8] = *b"softnic\x02";
 
 /// Bytes that wait to be sent, above which the device stops to make more.
 const CONGESTED: usize = 4 << 20;
@@ -36,7 +41,7 @@ const TURN: usize = 1 << 18;
 /// Whoever made it has proven to each end who the other is
 /// (`mscclpp_bootstrap::link` does): on the stream itself nothing is proven or
 /// encrypted, and the peer can reach all memory that is registered for remote
-/// access.
+/// access, and more over a Unix stream: see [`Device::link`](crate::Device::link).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LinkStream {
@@ -79,6 +84,26 @@ impl LinkStream {
         match self {
             Self::Tcp(stream) => (&*stream).write(bytes),
             Self::Unix(stream) => (&*stream).write(bytes),
+        }
+    }
+
+    /// The same, and the descriptors that came with the bytes.
+    fn read_with(
+        &self,
+        bytes: &mut [u8],
+        descriptors: &mut VecDeque<OwnedFd>,
+    ) -> io::Result<usize> {
+        match self {
+            Self::Tcp(_) => self.read(bytes),
+            Self::Unix(stream) => descriptor::receive(stream, bytes, descriptors),
+        }
+    }
+
+    /// The same with a descriptor, which goes with the first byte.
+    fn write_with(&self, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<usize> {
+        match self {
+            Self::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
+            Self::Unix(stream) => descriptor::send(stream, bytes, descriptor),
         }
     }
 
@@ -157,31 +182,43 @@ impl LinkStream {
     }
 }
 
+/// What is done with a frame, and the descriptor that came with it.
+pub(crate) type Take<'a> = dyn FnMut(Frame, Option<OwnedFd>) -> Result<(), OutOfStep> + 'a;
+
 /// One end of a link, as the engine has it.
 #[derive(Debug)]
 pub(crate) struct LinkEnd {
     pub(crate) peer: DeviceAddress,
+    /// Tells it from other links to the same device.
+    pub(crate) id: u64,
     pub(crate) stream: Arc<LinkStream>,
     incoming: Vec<u8>,
     /// Bytes of `incoming` that have been used.
     used: usize,
+    /// Descriptors that have come, for offers that will.
+    descriptors: VecDeque<OwnedFd>,
     outgoing: Vec<u8>,
     /// Bytes of `outgoing` that have been sent.
     sent: usize,
+    /// Descriptors to be sent, each with the byte of `outgoing` that it goes with.
+    with: VecDeque<(usize, OwnedFd)>,
     pub(crate) closed: bool,
     /// Above [`CONGESTED`]: when the stream last took something.
     took: Option<Instant>,
 }
 
 impl LinkEnd {
-    pub(crate) fn new(peer: DeviceAddress, stream: LinkStream) -> Self {
+    pub(crate) fn new(peer: DeviceAddress, id: u64, stream: LinkStream) -> Self {
         Self {
             peer,
+            id,
             stream: Arc::new(stream),
             incoming: Vec::new(),
             used: 0,
+            descriptors: VecDeque::new(),
             outgoing: Vec::new(),
             sent: 0,
+            with: VecDeque::new(),
             closed: false,
             took: None,
         }
@@ -213,6 +250,13 @@ impl LinkEnd {
         self.closed = true;
         self.outgoing.clear();
         self.sent = 0;
+        self.with.clear();
+        self.descriptors.clear();
+    }
+
+    /// Whether it can hand over descriptors: then the peer is on this host.
+    pub(crate) fn passes_descriptors(&self) -> bool {
+        matches!(*self.stream, LinkStream::Unix(_))
     }
 
     /// Takes a packet to be sent; false if it cannot be.
@@ -220,18 +264,51 @@ impl LinkEnd {
         if self.closed || self.is_full() {
             return false;
         }
+        self.clear_sent();
+        encode(packet, &mut self.outgoing);
+        true
+    }
+
+    /// Takes a notice to be sent, and the descriptor that belongs to it. Unlike
+    /// packets, notices are never lost while the link lasts.
+    pub(crate) fn tell(&mut self, key: MemoryKey, notice: &Notice, descriptor: Option<OwnedFd>) {
+        if self.closed {
+            return;
+        }
+        self.clear_sent();
+        (self.with).extend(descriptor.map(|descriptor| (self.outgoing.len(), descriptor)));
+        encode_notice(key, notice, &mut self.outgoing);
+    }
+
+    fn clear_sent(&mut self) {
         if self.sent > 0 && self.sent == self.outgoing.len() {
             self.outgoing.clear();
             self.sent = 0;
         }
-        encode(packet, &mut self.outgoing)
+    }
+
+    /// Sends some of what is waiting: up to a byte that a descriptor goes with,
+    /// or from there on.
+    fn write(&mut self) -> io::Result<usize> {
+        let Some((at, descriptor)) = self.with.front() else {
+            return self.stream.write(&self.outgoing[self.sent..]);
+        };
+        if self.sent < *at {
+            return self.stream.write(&self.outgoing[self.sent..*at]);
+        }
+        let end = self.with.get(1).map_or(self.outgoing.len(), |(at, _)| *at);
+        let written = (self.stream).write_with(&self.outgoing[self.sent..end], descriptor.as_fd());
+        if written.as_ref().is_ok_and(|count| *count > 0) {
+            self.with.pop_front();
+        }
+        written
     }
 
     /// Sends what the stream takes; true if it took something.
     pub(crate) fn flush(&mut self) -> bool {
         let mut any = false;
         while !self.closed && self.has_outgoing() {
-            match self.stream.write(&self.outgoing[self.sent..]) {
+            match self.write() {
                 Ok(0) => self.close(&"the stream takes no more"),
                 Ok(count) => {
                     self.sent += count;
@@ -244,6 +321,9 @@ impl LinkEnd {
         }
         if self.sent > CONGESTED / 2 {
             self.outgoing.drain(..self.sent);
+            for (at, _) in &mut self.with {
+                *at -= self.sent;
+            }
             self.sent = 0;
         }
         if !self.is_full() {
@@ -254,13 +334,14 @@ impl LinkEnd {
         any
     }
 
-    /// Reads what has come, by way of `buffer`, and hands over the packets in it;
-    /// true if something had come.
-    pub(crate) fn receive(&mut self, buffer: &mut [u8], mut take: impl FnMut(Packet)) -> bool {
+    /// Reads what has come, by way of `buffer`, and hands over the frames in it,
+    /// offers with their descriptors; true if something had come. What `take`
+    /// fails with ends the link.
+    pub(crate) fn receive(&mut self, buffer: &mut [u8], take: &mut Take<'_>) -> bool {
         let mut any = false;
         let mut turn = 0;
         while !self.closed && turn < TURN {
-            match self.stream.read(buffer) {
+            match self.stream.read_with(buffer, &mut self.descriptors) {
                 // As when its device is dropped. Whoever cares gets an event.
                 Ok(0) => {
                     tracing::debug!(peer = %self.peer, "the other end has closed a link");
@@ -270,7 +351,7 @@ impl LinkEnd {
                     any = true;
                     turn += count;
                     self.incoming.extend_from_slice(&buffer[..count]);
-                    self.split(&mut take);
+                    self.split(take);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -280,7 +361,7 @@ impl LinkEnd {
         any
     }
 
-    fn split(&mut self, take: &mut impl FnMut(Packet)) {
+    fn split(&mut self, take: &mut Take<'_>) {
         loop {
             let rest = &self.incoming[self.used..];
             let frame = match frame_length(rest) {
@@ -289,12 +370,24 @@ impl LinkEnd {
                 Err(error) => return self.close(&error),
             };
             let Some(frame) = frame else { break };
-            match decode(frame) {
-                Ok(packet) => {
+            let frame = match decode(frame) {
+                Ok(decoded) => {
                     self.used += HEADER + frame.len();
-                    take(packet);
+                    decoded
                 }
                 Err(error) => return self.close(&error),
+            };
+            let descriptor = match &frame {
+                Frame::Notice(_, Notice::Offered(offer)) if offer.descriptor => {
+                    match self.descriptors.pop_front() {
+                        None => return self.close(&"an offer without its descriptor"),
+                        some => some,
+                    }
+                }
+                _ => None,
+            };
+            if let Err(error) = take(frame, descriptor) {
+                return self.close(&error);
             }
         }
         self.incoming.drain(..self.used);

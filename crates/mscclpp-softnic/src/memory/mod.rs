@@ -6,6 +6,7 @@ mod host;
 
 use std::any::Any;
 use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -117,6 +118,77 @@ pub trait NicMemory: Send + Sync + 'static {
     /// The next access that has completed since, in any order; `None` if there
     /// is none at the moment. Never blocks.
     fn complete(&self) -> Option<(AccessId, AccessResult)>;
+
+    /// What a NIC of another process of this host needs to read `range`, which
+    /// is of this memory, by itself; `None` if no other process can. Asked once
+    /// for a registration and a peer, by a thread that is not the engine's and
+    /// may be held up for a moment.
+    ///
+    /// Whoever gets it may reach more than the range, and for longer than it is
+    /// registered: the peer's process is trusted with that (see [`Device::link`]).
+    ///
+    /// [`Device::link`]: crate::Device::link
+    ///
+    /// # Errors
+    /// A reason for a log: the range is then not shared.
+    fn export(&self, _range: &MemoryRange) -> Result<Option<Export>, MemoryFault> {
+        Ok(None)
+    }
+
+    /// Maps the first `length` bytes of what another process has exported so
+    /// that copies of this memory can have them as their source; `None` if it
+    /// is nothing that this memory knows. Everything in `description` is the
+    /// peer's word. By the same thread as [`export`](Self::export).
+    ///
+    /// # Errors
+    /// A reason for a log: the peer then sends bytes.
+    fn import(
+        &self,
+        _description: &[u8],
+        _descriptor: Option<BorrowedFd<'_>>,
+        _length: u64,
+    ) -> Result<Option<Imported>, MemoryFault> {
+        Ok(None)
+    }
+}
+
+/// What a NIC of another process needs to reach a range: see
+/// [`NicMemory::export`].
+#[derive(Debug)]
+pub struct Export {
+    /// Read by the importing memory: at most [`Export::MAX_DESCRIPTION`] bytes.
+    pub description: Vec<u8>,
+    /// Handed over with it.
+    pub descriptor: Option<OwnedFd>,
+}
+
+impl Export {
+    /// Bytes of the longest description.
+    pub const MAX_DESCRIPTION: usize = 1024;
+}
+
+/// Another process's memory, as copies of a memory reach it: see
+/// [`NicMemory::import`].
+pub struct Imported {
+    pub(crate) address: u64,
+    pub(crate) owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl Imported {
+    /// As many bytes as were asked for, from `address`, while `owner` lives.
+    ///
+    /// # Safety
+    /// While `owner` lives, the memory that imports them must be able to read
+    /// them all, and no Rust reference to them may exist.
+    pub unsafe fn new(address: u64, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { address, owner }
+    }
+}
+
+impl fmt::Debug for Imported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Imported({:#x})", self.address)
+    }
 }
 
 /// A range of memory that the NIC may reach, with what keeps it alive.
@@ -182,7 +254,8 @@ impl MemoryRange {
         &self.memory
     }
 
-    pub(crate) fn owner(&self) -> &Arc<dyn Any + Send + Sync> {
+    /// What keeps it alive.
+    pub fn owner(&self) -> &Arc<dyn Any + Send + Sync> {
         &self.owner
     }
 }

@@ -15,6 +15,11 @@ use crate::time::Time;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpaceId(pub(crate) u16);
 
+impl SpaceId {
+    /// The memory of this process, always the first.
+    pub(crate) const HOST: Self = Self(0);
+}
+
 /// A place in one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {

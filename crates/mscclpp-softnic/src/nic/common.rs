@@ -11,6 +11,7 @@ use super::completion::CompletionRing;
 use super::network::Network;
 use super::packet::Packet;
 use super::regions::Regions;
+use super::sharing::Sharing;
 use super::table::Table;
 use crate::capability::DeviceAddress;
 use crate::config::DeviceConfig;
@@ -30,6 +31,7 @@ pub(crate) struct Common {
     pub(crate) address: DeviceAddress,
     pub(crate) accesses: Accesses,
     pub(crate) regions: Regions,
+    pub(crate) sharing: Sharing,
     pub(crate) completions: Table<CompletionRing>,
     pub(crate) network: Network,
     pub(crate) counters: Counters,
@@ -56,6 +58,7 @@ impl Common {
             address: DeviceAddress(random_address()),
             accesses: Accesses::default(),
             regions: Regions::new(variant),
+            sharing: Sharing::default(),
             completions: Table::new(0x40),
             network: Network::new(config.network),
             counters: Counters::default(),

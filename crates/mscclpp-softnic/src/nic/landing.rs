@@ -3,9 +3,10 @@
 
 use smallvec::SmallVec;
 
-use super::access::{Place, Then};
+use super::access::{Place, SpaceId, Then};
 use super::common::Common;
-use super::packet::Payload;
+use super::packet::{Payload, Piece};
+use crate::capability::DeviceAddress;
 use crate::config::Landing;
 use crate::memory::Bytes;
 use crate::time::Time;
@@ -20,23 +21,37 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// The bytes of a packet; `None` if memory that it names is registered no
-    /// more.
-    pub(super) fn of(c: &Common, payload: Payload) -> Option<Self> {
-        Some(match payload {
-            Payload::Bytes(bytes) => Self::Bytes(bytes),
-            Payload::Pieces(pieces) => {
-                let mut places = Places::new();
-                for piece in pieces {
-                    let place = c
-                        .regions
-                        .locate(piece.key, piece.address, piece.length)
-                        .ok()?;
-                    places.push((place, piece.length));
-                }
-                Self::Places(places)
-            }
-        })
+    /// The bytes of a packet of device `from` that go to memory `to`; `None` if
+    /// memory that it names is registered no more, or was never lent to this
+    /// device.
+    pub(super) fn of(
+        c: &mut Common,
+        from: DeviceAddress,
+        to: SpaceId,
+        payload: Payload,
+    ) -> Option<Self> {
+        let pieces = match payload {
+            Payload::Bytes(bytes) => return Some(Self::Bytes(bytes)),
+            Payload::Pieces(pieces) => pieces,
+        };
+        let mut places = Places::new();
+        let mut mapped = 0;
+        for piece in pieces {
+            let Piece {
+                key,
+                address,
+                length,
+            } = piece;
+            let place = if from == c.address {
+                c.regions.locate(key, address, length).ok()?
+            } else {
+                mapped += length;
+                c.sharing.locate(from, piece, to)?
+            };
+            places.push((place, length));
+        }
+        c.counters.bytes_mapped += mapped;
+        Some(Self::Places(places))
     }
 }
 

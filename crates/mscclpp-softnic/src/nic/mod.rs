@@ -21,6 +21,7 @@ mod responder;
 mod result;
 mod retry;
 mod send_queue;
+pub(crate) mod sharing;
 mod table;
 mod transmit;
 mod trigger;
@@ -55,6 +56,7 @@ pub(crate) enum Effect {
     // Boxed: on its way to a socket a packet's size does not matter, and an
     // access is started for every request.
     Transmit(DeviceAddress, Box<Packet>),
+    Share(sharing::Order),
 }
 
 /// What a queue pair is made of.
@@ -123,6 +125,7 @@ impl Nic {
 
     pub(crate) fn remove_region(&mut self, key: MemoryKey) {
         self.common.regions.remove(key);
+        self.common.sharing.withdraw(key);
     }
 
     pub(crate) fn add_completion_queue(&mut self, base: Place, ring: RingSize) -> u32 {
@@ -222,6 +225,7 @@ impl Nic {
         counters.live.registrations = self.common.regions.live();
         counters.live.completion_queues = self.common.completions.live();
         counters.live.queue_pairs = self.queues.live();
+        counters.mappings = self.common.sharing.mappings();
         counters
     }
 
@@ -362,6 +366,9 @@ impl Nic {
         loop {
             if let Some(start) = self.common.accesses.next() {
                 return Some(Effect::Start(start));
+            }
+            if let Some(order) = self.common.sharing.next_order() {
+                return Some(Effect::Share(order));
             }
             if std::mem::take(&mut self.common.unlocked) {
                 for queue in std::mem::take(&mut self.common.waiting) {

@@ -124,14 +124,18 @@ impl Refusal {
     }
 }
 
-/// Bytes of a message: themselves, or where they are on this device.
+/// Pieces of a payload that one packet names.
+pub(crate) const MAX_PIECES: usize = 64;
+
+/// Bytes of a message: themselves, or where they are: in memory that is
+/// registered with the sender, on this device or on one that has lent it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Payload {
     Bytes(Bytes),
     Pieces(Pieces),
 }
 
-/// Pieces of registered memory of this device.
+/// Pieces of registered memory of the sender.
 pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use mlx5_queue::{
     SEGMENT_BYTES, Syndrome,
 };
 
-use super::access::{Place, QueueLife, Then};
+use super::access::{Place, QueueLife, SpaceId, Then};
 use super::common::Common;
 use super::landing::{Places, Source, land};
 use super::packet::{Packet, Part, Payload, Piece, Pieces, Refusal, cut};
@@ -282,6 +282,7 @@ impl QueuePair {
     }
 
     pub(super) fn start_send(&mut self, c: &mut Common, at: usize, then: Then) {
+        let from = self.peer(c);
         let Some(operation) = self.responder.operations.get_mut(at) else {
             return;
         };
@@ -312,7 +313,10 @@ impl QueuePair {
                 return self.refuse(at, refusal);
             }
         };
-        let Some(source) = Source::of(c, payload) else {
+        let space = places
+            .first()
+            .map_or(SpaceId::HOST, |(place, _)| place.space);
+        let Some(source) = Source::of(c, from, space, payload) else {
             return self.refuse(at, Refusal::Operation);
         };
         if part.is_last() {

@@ -11,6 +11,7 @@ use super::packet::{AtomicOperation, Body, Packet, Part, Payload, Piece, Pieces,
 use super::queue::QueuePair;
 use super::receive_queue::{Message, Receive, ReceiveDone};
 use super::result::unlock;
+use crate::capability::DeviceAddress;
 use crate::config::Acknowledge;
 use crate::event::FailureCause;
 use crate::queue_config::State;
@@ -26,6 +27,9 @@ pub(super) struct Operation {
     /// Accesses that it waits for.
     pub(super) missing: u32,
     pub(super) done: bool,
+    /// Its payload is fetched from the peer's memory, which the peer may use
+    /// again once it is acknowledged.
+    pub(super) borrows: bool,
 }
 
 #[derive(Debug)]
@@ -120,6 +124,7 @@ impl Responder {
             work,
             missing: 0,
             done: false,
+            borrows: false,
         });
         id
     }
@@ -173,6 +178,11 @@ impl QueuePair {
             self.accept(c, packet);
         }
         self.pump_operations(c);
+    }
+
+    /// The device at the other end; this one, where there is none.
+    pub(super) fn peer(&self, c: &Common) -> DeviceAddress {
+        self.path.map_or(c.address, |path| path.remote.device)
     }
 
     pub(super) fn answer(&mut self, c: &mut Common, number: u64, body: Body) {
@@ -229,7 +239,7 @@ impl QueuePair {
     }
 
     fn start_operation(&mut self, c: &mut Common, at: usize) {
-        let life = self.life();
+        let (life, from) = (self.life(), self.peer(c));
         let Some(operation) = self.responder.operations.get_mut(at) else {
             return;
         };
@@ -250,7 +260,7 @@ impl QueuePair {
                 let payload = std::mem::replace(payload, Payload::Pieces(Pieces::new()));
                 let done = last.take().map(|receive| receive.done());
                 operation.work = Inbound::Finished(done);
-                let Some(source) = Source::of(c, payload) else {
+                let Some(source) = Source::of(c, from, to.space, payload) else {
                     return self.refuse(at, Refusal::Operation);
                 };
                 c.counters.bytes_landed += length;
@@ -330,7 +340,7 @@ impl QueuePair {
                 operation.work,
                 Inbound::Write { .. } | Inbound::Finished(None)
             );
-            let answered = operation.done || (early && write);
+            let answered = operation.done || (early && write && !operation.borrows);
             if !answered {
                 break;
             }

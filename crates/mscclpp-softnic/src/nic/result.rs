@@ -8,6 +8,7 @@ use super::packet::{Body, Part, Payload, Piece, Refusal, cut};
 use super::queue::QueuePair;
 use super::regions::Need;
 use super::responder::Inbound;
+use super::transmit::{LENT_BYTES, is_lent};
 use crate::memory::Bytes;
 
 /// Answers to atomics that are kept, should they be asked for again.
@@ -27,9 +28,8 @@ impl QueuePair {
     /// All earlier writes have landed: the bytes are as the reader may expect
     /// them.
     pub(super) fn start_read(&mut self, c: &mut Common, at: usize) {
-        let local = self
-            .path
-            .is_some_and(|path| path.remote.device == c.address);
+        let (peer, domain) = (self.peer(c), self.domain);
+        let local = peer == c.address;
         let Some(operation) = self.responder.operations.get_mut(at) else {
             return;
         };
@@ -43,11 +43,13 @@ impl QueuePair {
         } = piece;
         let checked = c
             .regions
-            .check(self.domain, key, address, length, Need::RemoteRead);
+            .check(domain, key, address, length, Need::RemoteRead);
         match checked {
             Err(_) => self.refuse(at, Refusal::Access),
-            // Sent when its turn to be answered comes.
-            Ok(_) if local || length == 0 => operation.done = true,
+            // Sent when its turn to be answered comes: where the bytes are.
+            Ok(_) if local || length == 0 || is_lent(c, domain, peer, &[piece]) => {
+                operation.done = true;
+            }
             Ok((place, _)) => {
                 let id = operation.id;
                 self.read_part(c, id, place, 0, length);
@@ -128,7 +130,8 @@ impl QueuePair {
         self.pump_operations(c);
     }
 
-    /// The answer to a read of this device: where the bytes are.
+    /// The answer to a read of this device, or of one that the memory is lent
+    /// to: where the bytes are.
     pub(super) fn answer_read(&mut self, c: &mut Common, number: u64, piece: Piece, packets: u64) {
         let total = piece.length;
         if total == 0 {
@@ -144,8 +147,10 @@ impl QueuePair {
         let mtu = self.mtu();
         let step = if c.config.network.single_packets {
             mtu
-        } else {
+        } else if self.peer(c) == c.address {
             PART_BYTES.max(mtu)
+        } else {
+            LENT_BYTES
         };
         let mut offset = 0;
         while offset < total {

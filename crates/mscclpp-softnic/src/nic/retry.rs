@@ -3,9 +3,9 @@
 
 use mlx5_queue::Syndrome;
 
-use super::access::Then;
+use super::access::{SpaceId, Then};
 use super::common::Common;
-use super::landing::{Source, land};
+use super::landing::{Places, Source, land};
 use super::packet::{Part, Payload, Piece, Refusal, cut};
 use super::queue::QueuePair;
 use super::regions::Need;
@@ -201,14 +201,14 @@ impl QueuePair {
         self.after_answer(c, number, landed);
     }
 
-    fn after_answer(&mut self, c: &mut Common, first: u64, landed: Option<u32>) {
+    fn after_answer(&mut self, c: &mut Common, first: u64, landed: Result<u32, Syndrome>) {
         let outstanding = &mut self.requester.outstanding;
         let Some(request) = outstanding.iter_mut().find(|request| request.end() > first) else {
             return;
         };
         match landed {
-            Some(pieces) => request.landing += pieces,
-            None => request.failed = Some(Syndrome::LOCAL_PROTECTION),
+            Ok(pieces) => request.landing += pieces,
+            Err(syndrome) => request.failed = Some(syndrome),
         }
         let end = request.end();
         self.acknowledge(c, end);
@@ -216,15 +216,16 @@ impl QueuePair {
     }
 
     /// Moves an answer to where the request wants it; how many pieces are on
-    /// their way, or `None` if they may not go there (any more).
+    /// their way, or what is wrong: they may not go there (any more), or are
+    /// nowhere.
     fn land_result(
         &self,
         c: &mut Common,
         first: u64,
         target: &[Piece],
         payload: Payload,
-    ) -> Option<u32> {
-        let mut places = smallvec::SmallVec::<[_; 1]>::new();
+    ) -> Result<u32, Syndrome> {
+        let mut places = Places::new();
         for piece in target {
             let Piece {
                 key,
@@ -234,10 +235,14 @@ impl QueuePair {
             let checked = c
                 .regions
                 .check(self.domain, key, address, length, Need::LocalWrite);
-            places.push((checked.ok()?.0, length));
+            let (place, _) = checked.map_err(|_| Syndrome::LOCAL_PROTECTION)?;
+            places.push((place, length));
         }
-        let source = Source::of(c, payload)?;
-        Some(land(
+        let space = places
+            .first()
+            .map_or(SpaceId::HOST, |(place, _)| place.space);
+        let source = Source::of(c, self.peer(c), space, payload).ok_or(Syndrome::BAD_RESPONSE)?;
+        Ok(land(
             c,
             source,
             &places,

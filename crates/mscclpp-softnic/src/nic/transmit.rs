@@ -3,11 +3,12 @@
 
 use super::access::Then;
 use super::common::Common;
-use super::packet::{Body, Packet, Part, Payload, Piece, Pieces, cut};
+use super::packet::{Body, MAX_PIECES, Packet, Part, Payload, Piece, Pieces, cut};
 use super::queue::QueuePair;
 use super::regions::Need;
 use super::request::{Source, Work};
 use super::requester::{OUTSTANDING, Outstanding};
+use crate::capability::DeviceAddress;
 use crate::memory::Bytes;
 use mlx5_queue::Syndrome;
 
@@ -15,6 +16,8 @@ use mlx5_queue::Syndrome;
 const WINDOW_BYTES: u64 = 1 << 20;
 /// Packets that travel together, in bytes.
 const TRAIN_BYTES: u64 = 1 << 16;
+/// The same where the peer fetches the bytes itself: no more than the window.
+pub(super) const LENT_BYTES: u64 = 1 << 20;
 
 /// A packet whose bytes are being read.
 #[derive(Debug)]
@@ -36,6 +39,7 @@ impl QueuePair {
             TRAIN_BYTES.max(mtu)
         };
         let local = path.remote.device == c.address;
+        let peer = path.remote.device;
         while self.requester.pause.is_none()
             && self.requester.next < self.requester.allocated
             && self.requester.next - self.requester.acknowledged < window
@@ -50,6 +54,13 @@ impl QueuePair {
                 continue;
             }
             let offset = (number - request.first) * mtu;
+            // What the peer fetches itself: only where it is told over the link.
+            let lent = !local
+                && source(request).is_some_and(|pieces| is_lent(c, self.domain, peer, pieces));
+            let train = match lent && !c.config.network.single_packets {
+                true => LENT_BYTES,
+                false => train,
+            };
             let length = train.min(request.length - offset);
             let packets = length.div_ceil(mtu).max(1);
             let part = Part {
@@ -58,7 +69,7 @@ impl QueuePair {
                 length,
                 packets,
             };
-            let (body, pieces) = body(request, number, part, local);
+            let (body, pieces) = body(request, number, part, local || lent);
             requester.next = match request.request.has_result() {
                 true => request.end(),
                 false => number + packets,
@@ -155,9 +166,43 @@ impl QueuePair {
     }
 }
 
+/// The registered memory that a request sends from.
+fn source(request: &Outstanding) -> Option<&Pieces> {
+    match &request.request.work {
+        Work::Write {
+            source: Source::Gather(pieces),
+            ..
+        }
+        | Work::Send {
+            source: Source::Gather(pieces),
+            ..
+        } => Some(pieces),
+        _ => None,
+    }
+}
+
+/// Whether `peer` reaches all of `pieces` itself. What it does not reach is
+/// offered to it.
+pub(super) fn is_lent(c: &mut Common, domain: u32, peer: DeviceAddress, pieces: &[Piece]) -> bool {
+    let mut all = (1..=MAX_PIECES).contains(&pieces.len());
+    for piece in pieces {
+        let Piece {
+            key,
+            address,
+            length,
+        } = *piece;
+        let need = Need::LocalRead;
+        let Ok((place, _)) = c.regions.check(domain, key, address, length, need) else {
+            return false;
+        };
+        all &= c.sharing.lends(peer, key, place.space);
+    }
+    all
+}
+
 /// The body of a part of a request, and where its bytes are if they have to be
-/// read first.
-fn body(request: &Outstanding, number: u64, part: Part, local: bool) -> (Body, Pieces) {
+/// read first. `named`: the other end fetches them from where they are.
+fn body(request: &Outstanding, number: u64, part: Part, named: bool) -> (Body, Pieces) {
     let payload = |source: &Source| match source {
         Source::Inline(data) => {
             let range = part.offset as usize..(part.offset + part.length) as usize;
@@ -166,7 +211,7 @@ fn body(request: &Outstanding, number: u64, part: Part, local: bool) -> (Body, P
                 Pieces::new(),
             )
         }
-        Source::Gather(pieces) if local => (
+        Source::Gather(pieces) if named => (
             Payload::Pieces(cut(pieces, part.offset, part.length)),
             Pieces::new(),
         ),

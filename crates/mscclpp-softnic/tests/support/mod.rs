@@ -2,6 +2,7 @@
 //! A poster for tests: what device code does, on the host.
 #![allow(dead_code)]
 
+pub(crate) mod shared_memory;
 pub(crate) mod slow_memory;
 
 use std::time::{Duration, Instant};

@@ -9,6 +9,7 @@ mod counts;
 mod failures;
 mod faults;
 mod get;
+mod lent;
 mod nics;
 mod ordering;
 mod policy;
@@ -31,6 +32,7 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     counts::register(registry, backend);
     ordering::register(registry, backend);
     get::register(registry, backend);
+    lent::register(registry, backend);
     bounds::register(registry, backend);
     budget::register(registry, backend);
     policy::register(registry, backend);

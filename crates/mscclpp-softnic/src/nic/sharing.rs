@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: MIT
+//! Which registrations a peer's device reaches by itself, and which of its own
+//! it has lent to this one.
+//!
+//! A registration is *offered* to a peer when a payload of it first goes there;
+//! until the peer has *taken* the offer, and for ever if it *declines*, bytes go
+//! over the link. Each offer gets one answer. When the registration ends, one
+//! that was taken is *withdrawn*: the peer uses its mapping no more, and says
+//! that it has *released* it when no copy from it is under way. Until then the
+//! owner of the memory is kept.
+
+use std::collections::{HashMap, VecDeque};
+
+use mlx5_queue::MemoryKey;
+use smallvec::SmallVec;
+
+use super::access::{Place, SpaceId};
+use super::packet::Piece;
+use crate::capability::DeviceAddress;
+
+/// Registrations of one peer that this device takes; more are declined.
+const MAX_BORROWED: usize = 4096;
+
+/// What two devices say to each other of one registration, named by its key.
+/// `Offered` and `Withdrawn` come from who lends, the others from who borrows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    Offered(Offer),
+    Taken,
+    Declined,
+    Withdrawn,
+    Released,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// Where the registration is, in the lender's terms. It has at least one
+    /// byte and does not wrap.
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    /// A descriptor comes with it.
+    pub(crate) descriptor: bool,
+    /// For the memory that imports it.
+    pub(crate) description: Vec<u8>,
+}
+
+/// A peer broke the protocol: its link is of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a notice of lent memory that does not fit what was said before: {0}")]
+pub(crate) struct OutOfStep(pub(crate) &'static str);
+
+/// Something for the shell to do about a registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub(crate) peer: DeviceAddress,
+    pub(crate) key: MemoryKey,
+    pub(crate) what: Do,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Do {
+    /// Export it, keep its owner, and offer it.
+    Offer,
+    /// Say that it is over.
+    Withdraw,
+    /// The peer does not use it, or never did: let its owner go.
+    Reclaim,
+    /// The peer's: say that it is taken, or not.
+    Take,
+    Decline,
+    /// The peer's, and mapped: let go of it when no access can touch it any
+    /// more, and say so.
+    Release,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lent {
+    /// No answer yet. `ended`: the registration is gone meanwhile.
+    Offered {
+        ended: bool,
+    },
+    Taken,
+    Declined,
+    /// Withdrawn and not released.
+    Leaving,
+}
+
+#[derive(Debug)]
+enum Borrowed {
+    /// Being mapped.
+    Asked {
+        address: u64,
+        length: u64,
+    },
+    Mapped(Mapping),
+    /// Withdrawn; accesses may be under way.
+    Leaving,
+}
+
+#[derive(Debug)]
+struct Mapping {
+    address: u64,
+    length: u64,
+    /// Its first byte, for each memory of this device that reaches it.
+    places: SmallVec<[Place; 1]>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    device: DeviceAddress,
+    lent: HashMap<MemoryKey, Lent>,
+    borrowed: HashMap<MemoryKey, Borrowed>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Sharing {
+    /// Those with a link that can hand over what sharing takes.
+    peers: Vec<Peer>,
+    orders: VecDeque<Order>,
+}
+
+impl Sharing {
+    fn peer(&mut self, device: DeviceAddress) -> Option<&mut Peer> {
+        self.peers.iter_mut().find(|peer| peer.device == device)
+    }
+
+    /// There is a link to a device now, in place of an earlier one.
+    pub(crate) fn connect(&mut self, device: DeviceAddress) {
+        self.disconnect(device);
+        self.peers.push(Peer {
+            device,
+            lent: HashMap::new(),
+            borrowed: HashMap::new(),
+        });
+    }
+
+    /// A link is gone, and all that was lent over it either way.
+    pub(crate) fn disconnect(&mut self, device: DeviceAddress) {
+        self.peers.retain(|peer| peer.device != device);
+        self.orders.retain(|order| order.peer != device);
+    }
+
+    pub(crate) fn next_order(&mut self) -> Option<Order> {
+        self.orders.pop_front()
+    }
+
+    pub(crate) fn has_orders(&self) -> bool {
+        !self.orders.is_empty()
+    }
+
+    /// Registrations of peers that are mapped.
+    pub(crate) fn mappings(&self) -> u64 {
+        let borrowed = self.peers.iter().flat_map(|peer| peer.borrowed.values());
+        borrowed
+            .filter(|borrowed| matches!(borrowed, Borrowed::Mapped(_)))
+            .count() as u64
+    }
+
+    fn order(&mut self, peer: DeviceAddress, key: MemoryKey, what: Do) {
+        self.orders.push_back(Order { peer, key, what });
+    }
+
+    /// Whether a device reaches a registration in memory `space` by itself. The
+    /// first time it is offered to it.
+    pub(crate) fn lends(&mut self, device: DeviceAddress, key: MemoryKey, space: SpaceId) -> bool {
+        if space == SpaceId::HOST {
+            return false;
+        }
+        let Some(peer) = self.peer(device) else {
+            return false;
+        };
+        match peer.lent.get(&key) {
+            Some(lent) => *lent == Lent::Taken,
+            None => {
+                peer.lent.insert(key, Lent::Offered { ended: false });
+                self.order(device, key, Do::Offer);
+                false
+            }
+        }
+    }
+
+    /// A peer has answered an offer, or there was nothing to offer.
+    pub(crate) fn answered(
+        &mut self,
+        device: DeviceAddress,
+        key: MemoryKey,
+        taken: bool,
+    ) -> Result<(), OutOfStep> {
+        let Some(peer) = self.peer(device) else {
+            return Ok(());
+        };
+        let Some(lent) = peer.lent.get_mut(&key) else {
+            return Err(OutOfStep("an answer without an offer"));
+        };
+        let Lent::Offered { ended } = *lent else {
+            return Err(OutOfStep("a second answer"));
+        };
+        match (taken, ended) {
+            (true, false) => *lent = Lent::Taken,
+            (true, true) => {
+                *lent = Lent::Leaving;
+                self.order(device, key, Do::Withdraw);
+            }
+            (false, false) => {
+                *lent = Lent::Declined;
+                self.order(device, key, Do::Reclaim);
+            }
+            (false, true) => {
+                peer.lent.remove(&key);
+                self.order(device, key, Do::Reclaim);
+            }
+        }
+        Ok(())
+    }
+
+    /// A registration is gone.
+    pub(crate) fn withdraw(&mut self, key: MemoryKey) {
+        let mut orders = SmallVec::<[_; 1]>::new();
+        for peer in &mut self.peers {
+            let Some(lent) = peer.lent.get_mut(&key) else {
+                continue;
+            };
+            match lent {
+                Lent::Offered { ended } => *ended = true,
+                Lent::Taken => {
+                    *lent = Lent::Leaving;
+                    orders.push(peer.device);
+                }
+                Lent::Declined => drop(peer.lent.remove(&key)),
+                Lent::Leaving => {}
+            }
+        }
+        for device in orders {
+            self.order(device, key, Do::Withdraw);
+        }
+    }
+
+    /// A peer does not use a registration any more that was withdrawn.
+    pub(crate) fn released(
+        &mut self,
+        device: DeviceAddress,
+        key: MemoryKey,
+    ) -> Result<(), OutOfStep> {
+        let Some(peer) = self.peer(device) else {
+            return Ok(());
+        };
+        if peer.lent.get(&key) != Some(&Lent::Leaving) {
+            return Err(OutOfStep("a release of what was not withdrawn"));
+        }
+        peer.lent.remove(&key);
+        self.order(device, key, Do::Reclaim);
+        Ok(())
+    }
+
+    /// A peer offers a registration: whether to try to map it.
+    pub(crate) fn offered(
+        &mut self,
+        device: DeviceAddress,
+        key: MemoryKey,
+        offer: &Offer,
+    ) -> Result<bool, OutOfStep> {
+        let Some(peer) = self.peer(device) else {
+            return Ok(false);
+        };
+        if peer.borrowed.contains_key(&key) {
+            return Err(OutOfStep("a second offer"));
+        }
+        if peer.borrowed.len() >= MAX_BORROWED {
+            self.order(device, key, Do::Decline);
+            return Ok(false);
+        }
+        let (address, length) = (offer.address, offer.length);
+        let asked = Borrowed::Asked { address, length };
+        peer.borrowed.insert(key, asked);
+        Ok(true)
+    }
+
+    /// An offer was mapped at these places, of a memory each; at none if it
+    /// could not be.
+    pub(crate) fn mapped(
+        &mut self,
+        device: DeviceAddress,
+        key: MemoryKey,
+        places: SmallVec<[Place; 1]>,
+    ) {
+        let Some(peer) = self.peer(device) else {
+            return;
+        };
+        let Some(Borrowed::Asked { address, length }) = peer.borrowed.get(&key) else {
+            return;
+        };
+        let (address, length) = (*address, *length);
+        if places.is_empty() {
+            peer.borrowed.remove(&key);
+            return self.order(device, key, Do::Decline);
+        }
+        let mapping = Mapping {
+            address,
+            length,
+            places,
+        };
+        peer.borrowed.insert(key, Borrowed::Mapped(mapping));
+        self.order(device, key, Do::Take);
+    }
+
+    /// A peer has withdrawn a registration: from now on nothing in it is found.
+    pub(crate) fn withdrawn(
+        &mut self,
+        device: DeviceAddress,
+        key: MemoryKey,
+    ) -> Result<(), OutOfStep> {
+        let Some(peer) = self.peer(device) else {
+            return Ok(());
+        };
+        match peer.borrowed.get_mut(&key) {
+            Some(borrowed @ Borrowed::Mapped(_)) => *borrowed = Borrowed::Leaving,
+            _ => return Err(OutOfStep("a withdrawal of what was not taken")),
+        }
+        self.order(device, key, Do::Release);
+        Ok(())
+    }
+
+    /// No access can touch a mapping any more that was withdrawn.
+    pub(crate) fn left(&mut self, device: DeviceAddress, key: MemoryKey) {
+        if let Some(peer) = self.peer(device) {
+            peer.borrowed.remove(&key);
+        }
+    }
+
+    /// Where a piece of a device's memory is that it has lent to this one, in
+    /// memory `space` if that reaches it.
+    pub(crate) fn locate(
+        &self,
+        device: DeviceAddress,
+        piece: Piece,
+        space: SpaceId,
+    ) -> Option<Place> {
+        let peer = self.peers.iter().find(|peer| peer.device == device)?;
+        let Borrowed::Mapped(mapping) = peer.borrowed.get(&piece.key)? else {
+            return None;
+        };
+        let offset = piece.address.checked_sub(mapping.address)?;
+        if offset.checked_add(piece.length)? > mapping.length {
+            return None;
+        }
+        let near = mapping.places.iter().find(|place| place.space == space);
+        let place = near.or_else(|| mapping.places.first())?;
+        Some(place.offset(offset))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT
+use super::*;
+
+const PEER: DeviceAddress = DeviceAddress([1; 16]);
+const STRANGER: DeviceAddress = DeviceAddress([2; 16]);
+const KEY: MemoryKey = MemoryKey::new(0x100);
+const GPU: SpaceId = SpaceId(1);
+
+fn connected() -> Sharing {
+    let mut sharing = Sharing::default();
+    sharing.connect(PEER);
+    sharing
+}
+
+fn orders(sharing: &mut Sharing) -> Vec<Do> {
+    std::iter::from_fn(|| sharing.next_order())
+        .map(|order| {
+            assert_eq!((order.peer, order.key), (PEER, KEY));
+            order.what
+        })
+        .collect()
+}
+
+fn offer() -> Offer {
+    Offer {
+        address: 0x1000,
+        length: 0x100,
+        descriptor: false,
+        description: Vec::new(),
+    }
+}
+
+fn at(space: u16, address: u64) -> Place {
+    let space = SpaceId(space);
+    Place { space, address }
+}
+
+#[test]
+fn a_registration_is_offered_once_and_used_when_it_is_taken() {
+    let mut sharing = connected();
+    assert!(!sharing.lends(PEER, KEY, SpaceId::HOST));
+    assert!(!sharing.lends(STRANGER, KEY, GPU));
+    assert_eq!(orders(&mut sharing), []);
+    assert!(!sharing.lends(PEER, KEY, GPU));
+    assert!(!sharing.lends(PEER, KEY, GPU));
+    assert_eq!(orders(&mut sharing), [Do::Offer]);
+    sharing.answered(PEER, KEY, true).unwrap();
+    assert!(sharing.lends(PEER, KEY, GPU));
+    assert!(sharing.answered(PEER, KEY, true).is_err());
+    sharing.withdraw(KEY);
+    assert!(!sharing.lends(PEER, KEY, GPU));
+    assert_eq!(orders(&mut sharing), [Do::Withdraw]);
+    sharing.released(PEER, KEY).unwrap();
+    assert!(sharing.released(PEER, KEY).is_err());
+    assert_eq!(orders(&mut sharing), [Do::Reclaim]);
+    // The key may be another registration's now.
+    assert!(!sharing.lends(PEER, KEY, GPU));
+    assert_eq!(orders(&mut sharing), [Do::Offer]);
+}
+
+#[test]
+fn one_that_is_declined_is_not_offered_again() {
+    let mut sharing = connected();
+    sharing.lends(PEER, KEY, GPU);
+    sharing.answered(PEER, KEY, false).unwrap();
+    assert!(!sharing.lends(PEER, KEY, GPU));
+    assert_eq!(orders(&mut sharing), [Do::Offer, Do::Reclaim]);
+    sharing.withdraw(KEY);
+    assert_eq!(orders(&mut sharing), []);
+}
+
+#[test]
+fn one_that_ends_before_the_answer_is_withdrawn_after_it() {
+    for (taken, then) in [(true, Do::Withdraw), (false, Do::Reclaim)] {
+        let mut sharing = connected();
+        sharing.lends(PEER, KEY, GPU);
+        sharing.withdraw(KEY);
+        assert_eq!(orders(&mut sharing), [Do::Offer]);
+        sharing.answered(PEER, KEY, taken).unwrap();
+        assert!(!sharing.lends(PEER, KEY, GPU));
+        let next = orders(&mut sharing);
+        assert_eq!(next[0], then);
+    }
+}
+
+#[test]
+fn what_is_borrowed_is_found_within_its_bounds_until_it_is_withdrawn() {
+    let mut sharing = connected();
+    let piece = |address, length| Piece {
+        key: KEY,
+        address,
+        length,
+    };
+    assert_eq!(sharing.locate(PEER, piece(0x1000, 1), GPU), None);
+    assert!(sharing.offered(PEER, KEY, &offer()).unwrap());
+    assert!(sharing.offered(PEER, KEY, &offer()).is_err());
+    assert_eq!(sharing.locate(PEER, piece(0x1000, 1), GPU), None);
+    assert!(sharing.withdrawn(PEER, KEY).is_err());
+    sharing.mapped(
+        PEER,
+        KEY,
+        [at(2, 0x7000), at(1, 0x9000)].into_iter().collect(),
+    );
+    assert_eq!(orders(&mut sharing), [Do::Take]);
+    assert_eq!(sharing.mappings(), 1);
+    let found = |address, length| sharing.locate(PEER, piece(address, length), GPU);
+    assert_eq!(found(0x1000, 0x100), Some(at(1, 0x9000)));
+    assert_eq!(found(0x10ff, 1), Some(at(1, 0x90ff)));
+    for (address, length) in [(0xfff, 1), (0x1100, 1), (0x10ff, 2), (0x1001, u64::MAX)] {
+        assert_eq!(found(address, length), None, "{address:#x} {length:#x}");
+    }
+    // Another memory gets it by the first that reaches it.
+    let place = sharing.locate(PEER, piece(0x1008, 8), SpaceId(3));
+    assert_eq!(place, Some(at(2, 0x7008)));
+    assert_eq!(sharing.locate(STRANGER, piece(0x1000, 1), GPU), None);
+    sharing.withdrawn(PEER, KEY).unwrap();
+    assert_eq!(sharing.locate(PEER, piece(0x1000, 1), GPU), None);
+    assert!(sharing.withdrawn(PEER, KEY).is_err());
+    assert!(sharing.offered(PEER, KEY, &offer()).is_err());
+    assert_eq!(orders(&mut sharing), [Do::Release]);
+    sharing.left(PEER, KEY);
+    assert!(sharing.offered(PEER, KEY, &offer()).unwrap());
+    sharing.mapped(PEER, KEY, SmallVec::new());
+    assert_eq!(orders(&mut sharing), [Do::Decline]);
+}
+
+#[test]
+fn a_peer_can_lend_only_so_much() {
+    let mut sharing = connected();
+    for number in 0..MAX_BORROWED as u32 {
+        let key = MemoryKey::new(0x1000 + number);
+        assert!(sharing.offered(PEER, key, &offer()).unwrap());
+    }
+    assert!(!sharing.offered(PEER, KEY, &offer()).unwrap());
+    assert_eq!(orders(&mut sharing), [Do::Decline]);
+}
+
+#[test]
+fn a_link_that_is_gone_takes_everything_with_it() {
+    let mut sharing = connected();
+    sharing.lends(PEER, KEY, GPU);
+    sharing.offered(PEER, KEY, &offer()).unwrap();
+    sharing.mapped(PEER, KEY, [at(1, 0)].into_iter().collect());
+    sharing.disconnect(PEER);
+    assert_eq!(orders(&mut sharing), []);
+    assert_eq!(sharing.mappings(), 0);
+    sharing.connect(PEER);
+    let piece = Piece {
+        key: KEY,
+        address: 0x1000,
+        length: 1,
+    };
+    assert_eq!(sharing.locate(PEER, piece, GPU), None);
+    assert!(!sharing.lends(PEER, KEY, GPU));
+    assert_eq!(orders(&mut sharing), [Do::Offer]);
+}

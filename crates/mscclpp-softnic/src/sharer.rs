@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+//! Exports and imports of memory, on a thread of their own: they may take a
+//! moment, and the engine never waits.
+
+use std::any::Any;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+
+use mlx5_queue::MemoryKey;
+
+use crate::capability::DeviceAddress;
+use crate::engine::Inner;
+use crate::memory::{Export, Imported, MemoryRange, NicMemory};
+use crate::nic::SpaceId;
+use crate::nic::sharing::Offer;
+
+/// A registration over one link: this one's or the peer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Shared {
+    pub(crate) peer: DeviceAddress,
+    /// The link's number.
+    pub(crate) link: u64,
+    pub(crate) key: MemoryKey,
+}
+
+/// What is to be done.
+pub(crate) enum Job {
+    Export(Shared, MemoryRange),
+    Import {
+        shared: Shared,
+        offer: Offer,
+        descriptor: Option<OwnedFd>,
+        memories: Vec<(SpaceId, Arc<dyn NicMemory>)>,
+    },
+    /// Unmapping may take a moment, too.
+    Drop(Vec<Arc<dyn Any + Send + Sync>>),
+}
+
+/// What has come of it.
+pub(crate) enum Done {
+    Exported(Shared, Option<(Offer, Option<OwnedFd>)>),
+    Imported(Shared, Vec<(SpaceId, Imported)>),
+}
+
+/// The thread, started when it is first needed.
+pub(crate) struct Sharer {
+    inner: Weak<Inner>,
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sharer {
+    pub(crate) fn new(inner: Weak<Inner>) -> Self {
+        Self {
+            inner,
+            jobs: None,
+            thread: None,
+        }
+    }
+
+    /// Has something done; the job again if there can be no thread.
+    pub(crate) fn ask(&mut self, job: Job) -> Result<(), Job> {
+        if self.jobs.is_none()
+            && let Some(inner) = self.inner.upgrade()
+        {
+            let (jobs, asked) = channel();
+            let name = format!("{}-share", inner.name);
+            let weak = Weak::clone(&self.inner);
+            match thread::Builder::new()
+                .name(name)
+                .spawn(move || run(&weak, &asked))
+            {
+                Ok(thread) => (self.jobs, self.thread) = (Some(jobs), Some(thread)),
+                Err(error) => {
+                    tracing::warn!(%error, "a NIC in software shares no memory with its peers");
+                }
+            }
+        }
+        match &self.jobs {
+            Some(jobs) => jobs.send(job).map_err(|error| error.0),
+            None => Err(job),
+        }
+    }
+
+    /// Ends it; to be joined when no lock is held that it may need.
+    pub(crate) fn stop(&mut self) -> Option<JoinHandle<()>> {
+        self.jobs = None;
+        self.inner = Weak::new();
+        self.thread.take()
+    }
+}
+
+fn run(inner: &Weak<Inner>, asked: &Receiver<Job>) {
+    for job in asked {
+        let done = match job {
+            Job::Export(shared, range) => Done::Exported(shared, export(shared, &range)),
+            Job::Import {
+                shared,
+                offer,
+                descriptor,
+                memories,
+            } => Done::Imported(shared, import(shared, &offer, descriptor, &memories)),
+            Job::Drop(owners) => {
+                drop(owners);
+                continue;
+            }
+        };
+        if let Some(inner) = inner.upgrade() {
+            inner.note(done);
+        }
+    }
+}
+
+fn export(shared: Shared, range: &MemoryRange) -> Option<(Offer, Option<OwnedFd>)> {
+    let peer = shared.peer;
+    match range.memory().export(range) {
+        Ok(Some(export)) if export.description.len() <= Export::MAX_DESCRIPTION => {
+            let offer = Offer {
+                address: range.address(),
+                length: range.len(),
+                descriptor: export.descriptor.is_some(),
+                description: export.description,
+            };
+            Some((offer, export.descriptor))
+        }
+        Ok(Some(_)) => {
+            tracing::warn!(%peer, ?range, "an export's description is too long");
+            None
+        }
+        Ok(None) => {
+            tracing::debug!(%peer, ?range, "a registration cannot be shared: bytes go by the link");
+            None
+        }
+        Err(fault) => {
+            tracing::debug!(%peer, ?range, %fault, "a registration is not shared: bytes go by the link");
+            None
+        }
+    }
+}
+
+fn import(
+    shared: Shared,
+    offer: &Offer,
+    descriptor: Option<OwnedFd>,
+    memories: &[(SpaceId, Arc<dyn NicMemory>)],
+) -> Vec<(SpaceId, Imported)> {
+    let Shared { peer, key, .. } = shared;
+    let descriptor = descriptor.as_ref().map(AsFd::as_fd);
+    let mut imported = Vec::new();
+    for (space, memory) in memories {
+        match memory.import(&offer.description, descriptor, offer.length) {
+            Ok(Some(range)) => imported.push((*space, range)),
+            Ok(None) => {}
+            Err(fault) => {
+                let key = key.get();
+                tracing::debug!(%peer, key, %fault, "a peer's registration cannot be mapped");
+            }
+        }
+    }
+    imported
+}
