@@ -7,6 +7,8 @@
 
 pub mod backend;
 pub mod bench;
+#[cfg(doctest)]
+pub mod book;
 pub mod cases;
 pub mod fixture;
 pub mod harness;

@@ -22,7 +22,7 @@ use crate::supervise::Interrupt;
 use crate::tally::Tally;
 use crate::test_cpu::{TestCpu, test_cpu};
 use crate::test_mp::{Launcher, Profile, TestMp, test_mp};
-use crate::{check, fetch, plot};
+use crate::{check, docs, fetch, plot};
 
 /// The project's tasks.
 #[derive(Debug, Parser)]
@@ -53,6 +53,7 @@ enum Task {
     Fetch,
     /// Check format, lints, documentation, licence headers, file sizes and third_party.lock
     Check,
+    DocCommands(DocCommandsArgs),
     Launch(LaunchArgs),
     /// Run a rank under mpirun, mark its output and note how it ended
     #[command(hide = true)]
@@ -197,6 +198,17 @@ struct PlotArgs {
     output: PathBuf,
 }
 
+/// Run the commands of README.md and docs/ that are marked for it
+///
+/// Each has to succeed and to print the lines that the page shows. The last line is
+/// `N passed, N failed, N skipped`.
+#[derive(Debug, Args)]
+struct DocCommandsArgs {
+    /// Stop after this many seconds, builds included
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
+    timeout: Duration,
+}
+
 /// Start N processes of a program on this machine, as ranks of one job
 ///
 /// Each rank finds in its environment MSCCLPP_RANK, MSCCLPP_WORLD_SIZE, MSCCLPP_LOCAL_RANK,
@@ -264,6 +276,7 @@ impl Cli {
             },
             Task::Fetch => fetch::fetch(interrupt),
             Task::Check => check::check(interrupt),
+            Task::DocCommands(args) => return tests(docs::run::run(args.timeout, interrupt)),
             Task::Launch(args) => args.run(interrupt),
             Task::RankOutput { notes, command } => {
                 match rank_output(&command, &Notes::new(notes), interrupt) {
@@ -400,6 +413,7 @@ mod tests {
             "rxe-run --network two --timeout 60 -- ibv_devinfo -v",
             "fetch",
             "check",
+            "doc-commands --timeout 60",
             "launch -n 2 --timeout 5 --grace 1 -- /bin/true --flag",
         ] {
             let words = ["xtask"].into_iter().chain(words.split(' '));

@@ -23,6 +23,7 @@ pub mod bench;
 pub mod bindings;
 pub mod check;
 pub mod cli;
+pub mod docs;
 pub mod doctor;
 pub mod fetch;
 pub mod fuzz;

@@ -13,7 +13,7 @@ use mscclpp_bootstrap::TcpBootstrap;
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_device::executor::{Entry, HostKernel, LaunchDims};
 
-// From here on as the README shows it.
+// From here on as docs/setup.md shows it.
 use std::sync::Arc;
 
 use mscclpp_bootstrap::Bootstrap;

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT
+//! The pages of docs/ whose Rust is compiled and run with the documentation's examples. The test
+//! `book` holds this list against the pages.
+
+macro_rules! pages {
+    ($($name:ident = $path:literal;)*) => {
+        $(
+            #[doc = include_str!($path)]
+            pub struct $name;
+        )*
+    };
+}
+
+pages! {
+    Setup = "../../docs/setup.md";
+    Errors = "../../docs/errors.md";
+    WithoutHardware = "../../docs/without-hardware.md";
+}
