@@ -134,7 +134,7 @@ impl GpuQueueProvider for IbHca {
         true
     }
 
-    fn wire(&self, _stream: WireStream, _timeout: Duration) -> Result<()> {
+    fn wire(&self, _peer: HcaAddress, _stream: WireStream, _timeout: Duration) -> Result<()> {
         Ok(())
     }
 
