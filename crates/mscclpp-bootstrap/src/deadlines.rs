@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 /// How long things may take, for all layers of a job. The default is what the environment says, in
-/// seconds (fractions allowed, at least a millisecond); what cannot be used is logged as a warning,
+/// seconds (fractions allowed, from a millisecond to 1e9); what cannot be used is logged as a warning,
 /// and the value below holds.
 ///
 /// | field | variable | default |
@@ -69,9 +69,14 @@ impl Default for Deadlines {
     }
 }
 
+/// More than any wait; what is much longer cannot be added to the clock.
+const LONGEST: Duration = Duration::from_secs(1_000_000_000);
+
 fn parse_seconds(text: &str) -> Option<Duration> {
     let time = Duration::try_from_secs_f64(text.trim().parse().ok()?).ok()?;
-    (time >= Duration::from_millis(1)).then_some(time)
+    (Duration::from_millis(1)..=LONGEST)
+        .contains(&time)
+        .then_some(time)
 }
 
 #[cfg(test)]
@@ -91,7 +96,9 @@ mod tests {
         } = defaults;
         let all = [step, silence, stall, self_test, proxy_stop].map(seconds);
         assert_eq!(all, [30, 5, 30, 5, 5]);
-        for bad in ["", "0", "-1", "soon", "inf", "nan", "1e30", "0.0001"] {
+        for bad in [
+            "", "0", "-1", "soon", "inf", "nan", "1e30", "1e18", "0.0001",
+        ] {
             assert_eq!(Deadlines::read(|_| Some(bad.into())), defaults, "{bad}");
         }
     }

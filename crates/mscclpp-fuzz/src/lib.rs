@@ -42,6 +42,7 @@ extern crate self as mscclpp_fuzz;
 // Here, because building the whole of xtask would take longer than the fuzzing.
 #[cfg(test)]
 #[path = "../../../xtask/src/check/third_party.rs"]
+#[allow(dead_code, unreachable_pub, reason = "it is a module of xtask")]
 mod third_party;
 
 #[cfg(test)]

@@ -157,9 +157,13 @@ fn a_semaphore_of_another_rank_is_refused() {
     job(|rank| match rank.bootstrap.rank() {
         0 => {
             let connection = rank.connect(BAD, 1);
-            for (tag, owner) in [(2, "rank 1"), (3, "rank 0")] {
+            // The token of the first comes back for the second.
+            let asked = [2, 3].map(|tag| {
+                let pending = rank.communicator.build_semaphore(&connection, BAD, tag);
+                pending.unwrap()
+            });
+            for (pending, owner) in asked.iter().zip(["rank 1", "rank 0"]).rev() {
                 let start = Instant::now();
-                let pending = (rank.communicator.build_semaphore(&connection, BAD, tag)).unwrap();
                 refused(pending.get_by(patience()), start, &["rank 2", owner]);
             }
             assert!(connection.status().is_none());

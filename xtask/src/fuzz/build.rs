@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use cargo_metadata::Message;
@@ -36,7 +37,10 @@ const FLAGS: [&str; 7] = [
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
 
-/// Builds them, in a target directory of their own.
+/// Runs that are shorter are over before an optimised build is.
+const WORTH_OPTIMISING: Duration = Duration::from_secs(10);
+
+/// Builds them for runs of `time` each, in a target directory of their own.
 ///
 /// # Errors
 ///
@@ -44,9 +48,13 @@ const FLAGS: [&str; 7] = [
 pub(super) fn targets(
     workspace: &Workspace,
     home: &Path,
+    time: Duration,
     interrupt: &Interrupt,
 ) -> Result<Vec<Target>> {
     let mut command = workspace.cargo();
+    if time < WORTH_OPTIMISING {
+        command.env("CARGO_PROFILE_FUZZ_OPT_LEVEL", "0");
+    }
     command
         .env("RUSTFLAGS", FLAGS.join(" "))
         // Named, so that build scripts and procedural macros are built without.

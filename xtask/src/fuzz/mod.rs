@@ -67,7 +67,7 @@ impl Target {
 pub fn fuzz(options: &Fuzz, interrupt: &Interrupt) -> Result<Tally> {
     let workspace = Workspace::load()?;
     let home = workspace.target.join("fuzz");
-    let mut targets = build::targets(&workspace, &home, interrupt)?;
+    let mut targets = build::targets(&workspace, &home, options.time, interrupt)?;
     if let Some(part) = &options.target {
         targets.retain(|target| target.name.contains(part.as_str()));
         if targets.is_empty() {

@@ -95,7 +95,7 @@ pub(super) fn run(
     let arguments = format!(
         "{corpus} -max_total_time={} -artifact_prefix={found} -print_final_stats=1 \
          -max_len={LONGEST_INPUT} -timeout={INPUT_SECONDS} -rss_limit_mb={MEMORY_MIB} \
-         -use_value_profile=1 -verbosity=1",
+         -use_value_profile=1 -len_control=10",
         time.as_secs()
     );
     let mut command = Command::new(&target.program);

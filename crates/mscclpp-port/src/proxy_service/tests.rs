@@ -81,6 +81,42 @@ impl Bench {
     }
 }
 
+/// Whatever a kernel pushes: each trigger is executed, ends the connection that it names, or is a
+/// stray; the other connection goes on.
+#[test]
+fn fuzz_triggers() {
+    use super::handler::Handler;
+    use crate::proxy::{ProxyHandler, ProxyHandlerResult};
+    bolero::check!().for_each(|bytes: &[u8]| {
+        let bench = Bench::new(2);
+        let mut handler = Handler::new(Arc::clone(&bench.service.shared.tables));
+        let mut position = 0;
+        for pair in bytes.chunks_exact(16).take(32) {
+            let (fst, snd) = pair.split_at(8);
+            let [fst, snd] = [fst, snd].map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+            let raw = ProxyTrigger { fst, snd };
+            let named = raw.decode().map(|trigger| {
+                assert_eq!(trigger.encode().unwrap().decode(), Ok(trigger));
+                trigger.semaphore()
+            });
+            let failed = || [0, 1].map(|at| bench.connections[at].status().is_some());
+            let before = failed();
+            if let ProxyHandlerResult::Continue = handler.handle(raw, position) {
+                position += 1;
+            }
+            let after = failed();
+            for at in [0, 1] {
+                let named = !matches!(named, Ok(semaphore) if semaphore != at as u32);
+                assert!(
+                    before[at] == after[at] || named,
+                    "{raw:?} ended connection {at}"
+                );
+            }
+            handler.progress();
+        }
+    });
+}
+
 #[test]
 fn each_trigger_becomes_its_operations_in_push_order() {
     let bench = Bench::started(1);

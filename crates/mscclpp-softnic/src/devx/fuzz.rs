@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 //! Commands that no driver sends.
 
+use std::panic::AssertUnwindSafe;
+
 use super::commands::{Queue, command};
 use super::*;
 use crate::DeviceConfig;
@@ -38,9 +40,11 @@ fn fuzz_devx_commands() {
     let domain = device.allocate_domain().unwrap();
     let ports = [Port::Ethernet, Port::InfiniBand { lid: 7 }];
     let devices = ports.map(|port| Devx::new(device.clone(), port));
+    let all = AssertUnwindSafe((device, domain, devices));
     bolero::check!().for_each(|bytes: &[u8]| {
+        let (device, domain, devices) = &*all;
         let devx = &devices[bytes.len() % 2];
-        mscclpp_fuzz::at_most(HELD, || run(devx, &domain, bytes));
+        mscclpp_fuzz::at_most(HELD, || run(devx, domain, bytes));
         let live = device.counters().live;
         assert_eq!((live.total(), live.protection_domains), (1, 1), "{live:?}");
         assert_eq!(devx.live_umems(), 0);
@@ -48,7 +52,7 @@ fn fuzz_devx_commands() {
 }
 
 fn run(devx: &Devx, domain: &ProtectionDomain, bytes: &[u8]) {
-    let mut queue = Queue::made(devx, domain);
+    let queue = Queue::made(devx, domain);
     let mut others = Vec::new();
     for (step, edits) in steps(bytes).take(100) {
         let edits = Edits(edits);
