@@ -11,6 +11,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::bench::{Bench, bench};
 use crate::bindings;
+use crate::dist::cli::DistArgs;
+use crate::examples::cli::ExamplesArgs;
 use crate::gpu::cli::{GpuPackArgs, GpuRunArgs};
 use crate::launch::{Launch, LaunchError, print_line};
 use crate::rank_output::{Notes, rank_output};
@@ -40,6 +42,8 @@ enum Task {
     GpuPack(GpuPackArgs),
     GpuRun(GpuRunArgs),
     RxeRun(RxeRunArgs),
+    Examples(ExamplesArgs),
+    Dist(DistArgs),
     /// Fetch NVIDIA's GPUNetIO, for the feature `gpunetio`
     ///
     /// The commit that third_party.lock names, into the user's cache directory. Does nothing if it is
@@ -223,6 +227,9 @@ impl Cli {
             Task::TestMp(args) => return tests(args.run(interrupt)),
             Task::Bindings(args) => return tests(bindings::check(args.timeout, interrupt)),
             Task::TestRxe(args) => return tests(args.run(interrupt)),
+            Task::Examples(args) => return tests(args.run(interrupt)),
+            Task::Dist(args) if args.check => return tests(args.check(interrupt)),
+            Task::Dist(args) => args.run(interrupt),
             Task::Bench(args) => args.run(interrupt),
             Task::Plot(args) => plot::plot(&args.report, &args.output),
             Task::GpuPack(args) => args.run(interrupt),
@@ -352,6 +359,9 @@ mod tests {
             "gpu-run --out results --only suite --filter -Perf --stress 60 --timeout 300",
             "rxe-run --network two --timeout 60 -- ibv_devinfo -v",
             "fetch",
+            "examples --filter ring --timeout 60",
+            "dist --prefix out --gpunetio",
+            "dist --check",
             "check",
             "launch -n 2 --timeout 5 --grace 1 -- /bin/true --flag",
         ] {
@@ -371,6 +381,8 @@ mod tests {
             "test-mp --timeout 99999999999999999999",
             "bench --json",
             "bindings",
+            "dist",
+            "dist --check --prefix out",
             "rxe-run",
             "rxe-run ibv_devinfo",
             "gpu-run",

@@ -329,8 +329,3 @@ pub use proxy_service::{MemoryId, ProxyService, SemaphoreId};
 pub use refusal::{Operation, Refusal, Refused};
 pub use semaphore::{Host2DeviceSemaphore, Host2HostSemaphore, Semaphore};
 pub use transport::{TransportFlags, TransportKind};
-
-/// The example in the project's README, compiled.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-pub struct Readme;
