@@ -40,15 +40,13 @@ pub fn check(interrupt: &Interrupt) -> Result<Tally> {
     verdicts.tell("no path of this machine in it", paths.into());
     let gpunetio = with_gpunetio(&workspace, &directory.path().join("gpunetio"));
     verdicts.tell("with GPUNetIO, and without again", gpunetio.into());
-    for (tool, others) in [
-        ("g++", &["pkg-config"][..]),
-        ("nvcc", &["pkg-config"]),
-        ("cmake", &[]),
+    for tools in [
+        &["g++", "pkg-config"][..],
+        &["nvcc", "pkg-config"],
+        &["cmake"],
     ] {
-        let missing = [tool]
-            .iter()
-            .chain(others)
-            .find(|name| find_program(name).is_none());
+        let tool = tools[0];
+        let missing = tools.iter().find(|name| find_program(name).is_none());
         let verdict = match missing {
             Some(name) => Verdict::Skipped(format!("there is no {name}")),
             None => as_told(&page, tool, &moved, &directory.path().join(tool), interrupt).into(),
