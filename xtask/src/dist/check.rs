@@ -54,7 +54,8 @@ pub fn check(interrupt: &Interrupt) -> Result<Tally> {
         verdicts.tell(&format!("docs/kernels.md, {tool}"), verdict);
         stop(interrupt)?;
     }
-    let packed = packed(&workspace, &directory.path().join("packed"), interrupt);
+    // Where it was before, so that builds of it are found again.
+    let packed = packed(&workspace, &workspace.target.join("packed"), interrupt);
     stop(interrupt)?;
     verdicts.tell("packed crates are complete, and build", packed.into());
     verdicts.conclude()
@@ -227,6 +228,9 @@ fn block<'a>(page: &'a str, language: &str) -> Result<&'a str> {
 
 /// Packs the crates, looks at what is inside, and builds packages that use it.
 fn packed(workspace: &Workspace, directory: &Path, interrupt: &Interrupt) -> Result<()> {
+    if directory.exists() {
+        fs::remove_dir_all(directory).with_context(|| format!("{}", directory.display()))?;
+    }
     fs::create_dir_all(directory)?;
     let mut cargo = workspace.cargo();
     cargo.args([
