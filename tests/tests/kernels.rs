@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use mscclpp_device::nvrtc::{Arch, Nvrtc, Program, Target};
 
 const KERNELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels");
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
 const INCLUDE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../crates/mscclpp-device/include"
@@ -95,6 +96,22 @@ fn kernels_compile_with_nvrtc() -> Result<(), Box<dyn Error>> {
     });
     let programs: Vec<_> = programs.collect::<io::Result<_>>()?;
     nvrtc("kernels_compile_with_nvrtc", &programs, usize::MAX)
+}
+
+#[test]
+fn kernels_of_the_examples_compile_with_nvrtc() -> Result<(), Box<dyn Error>> {
+    let mut programs = Vec::new();
+    for example in fs::read_dir(EXAMPLES)? {
+        let example = example?.path();
+        for file in ["kernel.cpp", "kernel.cu"].map(|name| example.join(name)) {
+            if file.exists() {
+                let name = format!("{}-{}", name(&example), name(&file));
+                programs.push(Program::new(name, fs::read_to_string(&file)?));
+            }
+        }
+    }
+    assert!(programs.len() >= 5, "{programs:?}");
+    nvrtc("kernels_of_the_examples_compile_with_nvrtc", &programs, 1)
 }
 
 /// A user's file with MSCCL++'s names.

@@ -12,7 +12,9 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::bench::{Bench, bench};
 use crate::bindings;
+use crate::dist::cli::DistArgs;
 use crate::doctor::DoctorArgs;
+use crate::examples::cli::ExamplesArgs;
 use crate::fuzz::{Fuzz, fuzz};
 use crate::gpu::cli::{GpuPackArgs, GpuRunArgs};
 use crate::launch::{Launch, LaunchError, print_line};
@@ -45,6 +47,8 @@ enum Task {
     GpuPack(GpuPackArgs),
     GpuRun(GpuRunArgs),
     RxeRun(RxeRunArgs),
+    Examples(ExamplesArgs),
+    Dist(DistArgs),
     /// Fetch NVIDIA's GPUNetIO, for the feature `gpunetio`
     ///
     /// The commit that third_party.lock names, into the user's cache directory. Does nothing if it is
@@ -266,6 +270,9 @@ impl Cli {
                 Ok(code) => return code,
                 Err(error) => Err(error),
             },
+            Task::Examples(args) => return tests(args.run(interrupt)),
+            Task::Dist(args) if args.check => return tests(args.check(interrupt)),
+            Task::Dist(args) => args.run(interrupt),
             Task::Bench(args) => args.run(interrupt),
             Task::Plot(args) => plot::plot(&args.report, &args.output),
             Task::GpuPack(args) => args.run(interrupt),
@@ -412,6 +419,9 @@ mod tests {
             "gpu-run --out results --only suite --filter -Perf --stress 60 --timeout 300",
             "rxe-run --network two --timeout 60 -- ibv_devinfo -v",
             "fetch",
+            "examples --filter ring --timeout 60",
+            "dist --prefix out --gpunetio",
+            "dist --check",
             "check",
             "doc-commands --timeout 60",
             "launch -n 2 --timeout 5 --grace 1 -- /bin/true --flag",
@@ -434,6 +444,8 @@ mod tests {
             "fuzz --jobs 0",
             "bench --json",
             "bindings",
+            "dist",
+            "dist --check --prefix out",
             "rxe-run",
             "rxe-run ibv_devinfo",
             "gpu-run",

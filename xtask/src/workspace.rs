@@ -180,6 +180,24 @@ pub fn run_merged(
     run_member(member, timeout, interrupt, on_line)
 }
 
+/// Runs a command; what it says is in the error, if it fails.
+///
+/// # Errors
+///
+/// When it cannot be started, fails, or is interrupted.
+pub fn run_quietly(command: Command, interrupt: &Interrupt) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let mut said = String::new();
+    let ending = run_merged(command, None, interrupt, &mut |line| {
+        said += &format!("\n  {}", String::from_utf8_lossy(&line.bytes));
+        Ok(())
+    })?;
+    match ending {
+        Ending::Finished => Ok(()),
+        ending => bail!("{program}: {}{said}", describe(&ending)),
+    }
+}
+
 fn run_member(
     member: Member,
     timeout: Option<Duration>,

@@ -138,7 +138,7 @@ fn features() -> Result<(), String> {
 }
 
 fn pin() -> Result<Pin, String> {
-    let path = Path::new("../../third_party.lock");
+    let path = Path::new("third_party.lock");
     println!("cargo::rerun-if-changed={}", path.display());
     let text = fs::read_to_string(path).map_err(|error| format!("third_party.lock: {error}"))?;
     let file: toml::Table = text

@@ -10,6 +10,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::bindings;
+use crate::examples::MANIFEST as EXAMPLES;
 use crate::launch::write_line;
 use crate::supervise::{Ending, Interrupt};
 use crate::workspace::{Workspace, describe, run};
@@ -46,6 +47,21 @@ pub fn check(interrupt: &Interrupt) -> Result<()> {
     let mut fmt_oracle = workspace.cargo();
     let manifest = format!("{}/Cargo.toml", bindings::ORACLE);
     fmt_oracle.args(["fmt", "--manifest-path", &manifest, "--check", "--", "-l"]);
+    // They are, too.
+    let mut fmt_examples = workspace.cargo();
+    fmt_examples.args([
+        "fmt",
+        "--all",
+        "--manifest-path",
+        EXAMPLES,
+        "--check",
+        "--",
+        "-l",
+    ]);
+    let mut clippy_examples = workspace.cargo();
+    clippy_examples.args(["clippy", "--locked", "--manifest-path", EXAMPLES]);
+    clippy_examples.arg("--target-dir").arg(&workspace.target);
+    clippy_examples.args(["--all-targets", "--all-features", "--", "-D", "warnings"]);
     let mut clippy = workspace.cargo();
     clippy.args(["clippy", "--workspace", "--all-targets"]);
     clippy.args(workspace.test_features(&[]));
@@ -57,7 +73,9 @@ pub fn check(interrupt: &Interrupt) -> Result<()> {
     for (name, command) in [
         ("fmt", fmt),
         ("fmt of the oracle", fmt_oracle),
+        ("fmt of the examples", fmt_examples),
         ("clippy", clippy),
+        ("clippy of the examples", clippy_examples),
         ("docs", docs),
     ] {
         let started = Instant::now();
