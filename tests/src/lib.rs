@@ -12,3 +12,4 @@ pub mod fixture;
 pub mod harness;
 pub mod kernels;
 pub mod pair;
+pub mod soak;

@@ -15,6 +15,7 @@ use crate::gpu::cli::{GpuPackArgs, GpuRunArgs};
 use crate::launch::{Launch, LaunchError, print_line};
 use crate::rank_output::{Notes, rank_output};
 use crate::rxe::cli::{RxeRunArgs, TestRxeArgs};
+use crate::soak::SoakArgs;
 use crate::supervise::Interrupt;
 use crate::tally::Tally;
 use crate::test_cpu::{TestCpu, test_cpu};
@@ -37,6 +38,7 @@ enum Task {
     TestRxe(TestRxeArgs),
     Bench(BenchArgs),
     Plot(PlotArgs),
+    Soak(SoakArgs),
     GpuPack(GpuPackArgs),
     GpuRun(GpuRunArgs),
     RxeRun(RxeRunArgs),
@@ -225,6 +227,7 @@ impl Cli {
             Task::TestRxe(args) => return tests(args.run(interrupt)),
             Task::Bench(args) => args.run(interrupt),
             Task::Plot(args) => plot::plot(&args.report, &args.output),
+            Task::Soak(args) => args.run(interrupt),
             Task::GpuPack(args) => args.run(interrupt),
             Task::GpuRun(args) => args.run(interrupt),
             Task::RxeRun(args) => match args.run(interrupt) {
@@ -348,6 +351,8 @@ mod tests {
             "bench --quick --suite ping-pong --json out.json -n 2",
             "bindings --check",
             "plot out.json -o plots",
+            "soak --minutes 30 --ranks 4 --seed 7 --json out.json",
+            "soak --seconds 20",
             "gpu-pack -o packed",
             "gpu-run --out results --only suite --filter -Perf --stress 60 --timeout 300",
             "rxe-run --network two --timeout 60 -- ibv_devinfo -v",
