@@ -12,4 +12,5 @@ pub mod fixture;
 pub mod harness;
 pub mod kernels;
 pub mod pair;
+pub mod scale;
 pub mod soak;

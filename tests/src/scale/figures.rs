@@ -73,7 +73,8 @@ impl Span {
     pub fn of(all: &[Figures]) -> Self {
         let fold = |both: fn(f64, f64) -> f64| {
             let start = Figures::default();
-            all.iter().fold(start, |folded, figures| folded.each(*figures, both))
+            all.iter()
+                .fold(start, |folded, figures| folded.each(*figures, both))
         };
         let count = all.len().max(1) as f64;
         Self {

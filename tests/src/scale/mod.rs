@@ -106,7 +106,10 @@ mod tests {
         for (world, degree) in [(2, 1), (4, 1), (4, 2), (16, 3), (16, 8), (128, 4)] {
             for rank in 0..world {
                 let mut mine = peers(rank, world, degree);
-                assert!(mine.iter().all(|peer| peers(*peer, world, degree).contains(&rank)));
+                assert!(
+                    mine.iter()
+                        .all(|peer| peers(*peer, world, degree).contains(&rank))
+                );
                 assert!(!mine.contains(&rank));
                 mine.sort_unstable();
                 mine.dedup();

@@ -35,10 +35,16 @@ struct Told {
 /// When a step fails.
 pub fn processes(degree: usize) -> anyhow::Result<Option<Row>> {
     let options = TcpOptions::new().timeout(PATIENCE);
-    let (join, bootstrap) =
-        Took::by(|| Ok(Arc::new(TcpBootstrap::from_launcher_with(options, PATIENCE)?)))?;
+    let (join, bootstrap) = Took::by(|| {
+        Ok(Arc::new(TcpBootstrap::from_launcher_with(
+            options, PATIENCE,
+        )?))
+    })?;
     let (rank, world) = (bootstrap.rank(), bootstrap.world_size());
-    ensure!(degree < world, "{world} ranks cannot have {degree} peers each");
+    ensure!(
+        degree < world,
+        "{world} ranks cannot have {degree} peers each"
+    );
     thread::sleep(SETTLES);
     let joined = Figures::of_process(&bootstrap)?;
 
@@ -46,8 +52,7 @@ pub fn processes(degree: usize) -> anyhow::Result<Option<Row>> {
     let service = GpuNetIoService::new(over, Hca::named("soft0"), Device::cpu())?;
     let peers = peers(rank, world, degree);
     let plan: Vec<(usize, u32)> = peers.iter().map(|peer| (*peer, 1)).collect();
-    let (setup, ()) =
-        Took::by(|| Ok(service.setup_by(&plan, 0, Deadline::after(PATIENCE))?))?;
+    let (setup, ()) = Took::by(|| Ok(service.setup_by(&plan, 0, Deadline::after(PATIENCE))?))?;
     let (exchange, kept) = Took::by(|| exchange(&service, rank, world, &peers))?;
     let set_up = Figures::of_process(&bootstrap)?;
     // Nobody leaves while others still need it.
@@ -125,7 +130,10 @@ fn exchange(
     }
     let each = |call| (0..channels.len()).map(move |channel| (channel, call));
     calls.extend(each(Call::Flush).chain(each(Call::Wait)));
-    let bases: Vec<_> = channels.iter().map(|channel| channel.base().clone()).collect();
+    let bases: Vec<_> = channels
+        .iter()
+        .map(|channel| channel.base().clone())
+        .collect();
     Steps::run(&bases, &calls, deadline)?;
     peers.iter().try_for_each(|peer| came(&buffer, *peer))?;
     Ok((buffer, memory, channels))

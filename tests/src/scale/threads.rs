@@ -16,8 +16,17 @@ use super::{Figures, PATIENCE, Row, Span, Took, peers};
 
 /// The phases after the plan, as `GpuNetIoService` has them.
 const PHASES: [&str; 11] = [
-    "capability", "port", "allocate", "exchange", "exchange", "wire", "INIT", "RTR", "RTS",
-    "self-test", "publish",
+    "capability",
+    "port",
+    "allocate",
+    "exchange",
+    "exchange",
+    "wire",
+    "INIT",
+    "RTR",
+    "RTS",
+    "self-test",
+    "publish",
 ];
 /// Bytes of what a rank tells a peer of one queue.
 const RECORD: usize = 200;
@@ -39,7 +48,10 @@ struct Found {
 /// # Errors
 /// When a step fails.
 pub fn threads(world: usize, degree: usize) -> anyhow::Result<Row> {
-    ensure!(degree < world, "{world} ranks cannot have {degree} peers each");
+    ensure!(
+        degree < world,
+        "{world} ranks cannot have {degree} peers each"
+    );
     let before = process()?;
     let options = TcpOptions::new().timeout(PATIENCE);
     let root = TcpBootstrap::with_options(0, world, options.clone())?;
@@ -58,7 +70,9 @@ pub fn threads(world: usize, degree: usize) -> anyhow::Result<Row> {
     }
     let mut all = Vec::new();
     for (rank, thread) in ranks.into_iter().enumerate() {
-        let found = thread.join().map_err(|_| anyhow::anyhow!("rank {rank} panicked"))?;
+        let found = thread
+            .join()
+            .map_err(|_| anyhow::anyhow!("rank {rank} panicked"))?;
         all.push(found.with_context(|| format!("rank {rank}"))?);
     }
     let span = |of: fn(&Found) -> Figures| Span::of(&all.iter().map(of).collect::<Vec<_>>());
@@ -100,11 +114,7 @@ fn play(
 }
 
 /// While nobody does anything.
-fn look(
-    bootstrap: &TcpBootstrap,
-    before: (f64, f64),
-    here: &Barrier,
-) -> anyhow::Result<Figures> {
+fn look(bootstrap: &TcpBootstrap, before: (f64, f64), here: &Barrier) -> anyhow::Result<Figures> {
     let world = bootstrap.world_size() as f64;
     here.wait();
     let figures = Figures::of_connections(bootstrap);

@@ -297,11 +297,7 @@ async fn write_frames(
 
 /// Writes one piece of news; true if it is the goodbye, which is left to the
 /// caller.
-async fn write_news(
-    writer: &mut Writer,
-    news: News,
-    outgoing: &Outgoing,
-) -> io::Result<bool> {
+async fn write_news(writer: &mut Writer, news: News, outgoing: &Outgoing) -> io::Result<bool> {
     match news {
         News::Credit(cost) => writer.write_all(&Head::Credit { cost }.encode()).await?,
         News::Death { rank, cause } => {

@@ -111,7 +111,9 @@ mod tests {
 
     #[test]
     fn what_goes_over_a_stream_is_counted_at_both_ends() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
         runtime.block_on(async {
             let (a, b) = tokio::io::duplex(64);
             let (ours, theirs) = (Arc::<Meter>::default(), Arc::<Meter>::default());
@@ -123,8 +125,20 @@ mod tests {
             let mut all = Vec::new();
             let (_, read) = tokio::join!(write, b.read_to_end(&mut all));
             assert_eq!(read.unwrap(), 1000);
-            assert_eq!(ours.read(), WireBytes { sent: 1000, received: 0 });
-            assert_eq!(theirs.read(), WireBytes { sent: 0, received: 1000 });
+            assert_eq!(
+                ours.read(),
+                WireBytes {
+                    sent: 1000,
+                    received: 0
+                }
+            );
+            assert_eq!(
+                theirs.read(),
+                WireBytes {
+                    sent: 0,
+                    received: 1000
+                }
+            );
         });
     }
 }

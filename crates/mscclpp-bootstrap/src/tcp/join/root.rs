@@ -261,7 +261,8 @@ impl Gathering {
         let (answers, outbox) = unbounded_channel();
         let events = self.events.clone();
         let meter = Arc::clone(&self.meter);
-        self.tasks.spawn(attend(number, stream, meter, (events, outbox)));
+        self.tasks
+            .spawn(attend(number, stream, meter, (events, outbox)));
         let seat = Seat {
             rank: None,
             answers,
@@ -345,10 +346,7 @@ async fn attend(
         tracing::debug!(%error, "a rank's connection has not all options set");
     }
     let (reader, writer) = stream.into_split();
-    let (mut reader, mut writer) = (
-        Metered::new(reader, &meter),
-        Metered::new(writer, &meter),
-    );
+    let (mut reader, mut writer) = (Metered::new(reader, &meter), Metered::new(writer, &meter));
     let reading = async {
         loop {
             match wire::read(&mut reader).await {
