@@ -68,6 +68,8 @@ impl SoakArgs {
         }
         Launch::new(self.ranks, program)
             .args(args)
+            // What threads keep for later use would count as in use.
+            .env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")
             .timeout(time + GRACE)
             .run(interrupt, &mut print_line_but_zero)
             .context("the soak")

@@ -56,6 +56,8 @@ pub struct Row {
     pub joined: Span,
     /// When the queues are there and were used.
     pub set_up: Span,
+    /// The most descriptors of rank 0 while ranks joined, where it is a process.
+    pub root_joining: Option<f64>,
     /// What rank 0 holds.
     pub root_joined: Figures,
     /// The same, later.

@@ -2,7 +2,7 @@
 //! Ranks that are processes: they join, set up queues to some peers on a NIC in software, exchange one
 //! put and signal with each, and leave.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -11,12 +11,16 @@ use mscclpp_bootstrap::{Bootstrap, Deadline, TcpBootstrap, TcpOptions};
 use mscclpp_port::{Buffer, Device, GpuNetIoService, Hca};
 use serde::{Deserialize, Serialize};
 
+use super::figures::process;
 use super::{Figures, PATIENCE, Row, Span, Took, peers};
 use crate::harness::TestResult;
 use crate::kernels::{Call, Range, Steps};
 
 /// What belongs to joining is closed after this: rank 0 has then let everybody go.
 const SETTLES: Duration = Duration::from_millis(300);
+
+/// How often a process looks at what it has while ranks join.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What a rank tells the others at the end.
 #[derive(Serialize, Deserialize)]
@@ -35,11 +39,10 @@ struct Told {
 /// When a step fails.
 pub fn processes(degree: usize) -> anyhow::Result<Option<Row>> {
     let options = TcpOptions::new().timeout(PATIENCE);
-    let (join, bootstrap) = Took::by(|| {
-        Ok(Arc::new(TcpBootstrap::from_launcher_with(
-            options, PATIENCE,
-        )?))
-    })?;
+    let (joining, joined) =
+        at_most(|| Took::by(|| Ok(TcpBootstrap::from_launcher_with(options, PATIENCE)?)));
+    let (join, bootstrap) = joined?;
+    let bootstrap = Arc::new(bootstrap);
     let (rank, world) = (bootstrap.rank(), bootstrap.world_size());
     ensure!(
         degree < world,
@@ -89,9 +92,31 @@ pub fn processes(degree: usize) -> anyhow::Result<Option<Row>> {
         leave: Some(took(|told| told.leave)),
         joined: span(|told| told.joined),
         set_up: span(|told| told.set_up),
+        root_joining: Some(joining?),
         root_joined: all[0].joined,
         root_set_up: all[0].set_up,
     }))
+}
+
+/// Does something; the most descriptors that this process has meanwhile.
+fn at_most<T>(what: impl FnOnce() -> T) -> (anyhow::Result<f64>, T) {
+    thread::scope(|scope| {
+        let (stop, stopped) = mpsc::channel::<()>();
+        let watch = scope.spawn(move || {
+            let mut most = 0.0_f64;
+            loop {
+                most = most.max(process()?.0);
+                if stopped.recv_timeout(LOOK_EVERY) != Err(mpsc::RecvTimeoutError::Timeout) {
+                    return Ok(most);
+                }
+            }
+        });
+        let done = what();
+        drop(stop);
+        let most = watch.join();
+        let most = most.unwrap_or_else(|_| Err(anyhow::anyhow!("the watching thread panicked")));
+        (most, done)
+    })
 }
 
 /// Puts the number of this rank into the memory of each peer, and sees theirs come.

@@ -86,6 +86,7 @@ pub fn threads(world: usize, degree: usize) -> anyhow::Result<Row> {
         leave: None,
         joined: span(|found| found.joined),
         set_up: span(|found| found.set_up),
+        root_joining: None,
         root_joined: all[0].joined,
         root_set_up: all[0].set_up,
     })

@@ -11,6 +11,8 @@ use super::row::{Figures, Row, Span};
 const JOINED_PER_DOUBLING: f64 = 1.0;
 /// The gates of a setup add two, one in either direction around the ring of ranks.
 const SET_UP_PER_DOUBLING: f64 = 3.0;
+/// A connection of the bootstrap, the control stream of a queue and the wire between two NICs.
+const DESCRIPTORS_PER_PEER: f64 = 3.0;
 /// Where ranks meet something may be open for a moment longer.
 const SLACK: f64 = 2.0;
 /// What one of a setup's thirteen gates or so may say in each step, with what frames it, and in a
@@ -27,6 +29,11 @@ pub(super) fn check(rows: &[Row]) -> Vec<String> {
         let base = rows.iter().filter(same).min_by_key(|other| other.world);
         if let Some(base) = base.filter(|base| base.world < row.world) {
             against(base, row, &mut broken);
+        }
+        let same = |other: &&Row| other.ranks_are == row.ranks_are && other.world == row.world;
+        let base = rows.iter().filter(same).min_by_key(|other| other.degree);
+        if let Some(base) = base.filter(|base| base.degree < row.degree) {
+            peers(base, row, &mut broken);
         }
     }
     broken
@@ -100,6 +107,34 @@ fn against(base: &Row, row: &Row, broken: &mut Vec<String>) {
     );
 }
 
+/// What more peers cost in the same world.
+fn peers(base: &Row, row: &Row, broken: &mut Vec<String>) {
+    let room = DESCRIPTORS_PER_PEER * (row.degree - base.degree) as f64 + SLACK;
+    let figures = [
+        (
+            "descriptors",
+            base.set_up.max.descriptors,
+            row.set_up.max.descriptors,
+            room,
+        ),
+        (
+            "threads",
+            base.set_up.max.threads,
+            row.set_up.max.threads,
+            0.5,
+        ),
+    ];
+    for (what, few, many, room) in figures {
+        if many > few + room {
+            broken.push(format!(
+                "{what} after setup of {} {} with {} peers each: {many:.0}, and {few:.0} with {}: at \
+                 most {room:.0} more would do",
+                row.world, row.ranks_are, row.degree, base.degree
+            ));
+        }
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::row::Kind;
@@ -136,6 +171,7 @@ pub(super) mod tests {
                 leave: Some(0.1),
                 joined: span(joined),
                 set_up: span(set_up),
+                root_joining: Some(12.0 + world as f64),
                 root_joined: joined,
                 root_set_up: set_up,
             };
@@ -171,6 +207,12 @@ pub(super) mod tests {
         assert!(root.contains("descriptors after joining, rank 0"), "{root}");
         let threads = broken(|world, row| row.set_up.max.threads += world / 8.0);
         assert!(threads.contains("threads after setup"), "{threads}");
+        // Of a process, the fourth descriptor a peer.
+        let peers = broken(|_, row| row.set_up.max.descriptors += 1.9 * row.degree as f64);
+        assert!(
+            peers.contains("with 4 peers each: ") && peers.contains("with 1"),
+            "{peers}"
+        );
         // As upstream's plan check does.
         let bytes = broken(|world, row| row.set_up.max.received += 4.0 * world * world);
         assert!(

@@ -52,6 +52,7 @@ pub(super) struct Row {
     pub(super) leave: Option<f64>,
     pub(super) joined: Span,
     pub(super) set_up: Span,
+    pub(super) root_joining: Option<f64>,
     pub(super) root_joined: Figures,
     pub(super) root_set_up: Figures,
 }

@@ -9,7 +9,8 @@ use super::row::{Figures, Row};
 pub(super) fn table(rows: &[Row]) -> String {
     let mut text = String::from(
         "| ranks | | peers | join [s] | sent [B] max, mean | received [B] max, mean | \
-         descriptors max, rank 0 | threads max | connections max |\n|---|---|---|---|---|---|---|---|---|\n",
+         descriptors max, rank 0 | threads max | connections max | rank 0 while joining |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
     );
     for row in rows {
         let (max, mean) = (row.joined.max, row.joined.mean);
@@ -19,13 +20,15 @@ pub(super) fn table(rows: &[Row]) -> String {
         );
         let sent = pair(max, mean, |figures| figures.sent);
         let received = pair(max, mean, |figures| figures.received);
+        let joining = row.root_joining.map_or("-".into(), short);
+        let root = (max, row.root_joined);
         line(
             &mut text,
             &begin,
             &sent,
             &received,
-            (max, row.root_joined),
-            "",
+            root,
+            &format!(" {joining} |"),
         );
     }
     text.push_str(
