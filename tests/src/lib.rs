@@ -19,3 +19,5 @@ pub mod pair;
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 pub struct Readme;
+pub mod scale;
+pub mod soak;

@@ -20,6 +20,8 @@ use crate::gpu::cli::{GpuPackArgs, GpuRunArgs};
 use crate::launch::{Launch, LaunchError, print_line};
 use crate::rank_output::{Notes, rank_output};
 use crate::rxe::cli::{RxeRunArgs, TestRxeArgs};
+use crate::scale::ScaleArgs;
+use crate::soak::SoakArgs;
 use crate::supervise::Interrupt;
 use crate::tally::Tally;
 use crate::test_cpu::{TestCpu, test_cpu};
@@ -44,6 +46,8 @@ enum Task {
     TestRxe(TestRxeArgs),
     Bench(BenchArgs),
     Plot(PlotArgs),
+    Scale(ScaleArgs),
+    Soak(SoakArgs),
     GpuPack(GpuPackArgs),
     GpuRun(GpuRunArgs),
     RxeRun(RxeRunArgs),
@@ -275,6 +279,8 @@ impl Cli {
             Task::Dist(args) => args.run(interrupt),
             Task::Bench(args) => args.run(interrupt),
             Task::Plot(args) => plot::plot(&args.report, &args.output),
+            Task::Scale(args) => args.run(interrupt),
+            Task::Soak(args) => args.run(interrupt),
             Task::GpuPack(args) => args.run(interrupt),
             Task::GpuRun(args) => args.run(interrupt),
             Task::RxeRun(args) => match args.run(interrupt) {
@@ -415,6 +421,9 @@ mod tests {
             "doctor",
             "doctor --json",
             "plot out.json -o plots",
+            "soak --minutes 30 --ranks 4 --seed 7 --json out.json",
+            "soak --seconds 20",
+            "scale --processes 64 --ranks 0 --degrees 1,4 --json out.json --plots plots",
             "gpu-pack -o packed",
             "gpu-run --out results --only suite --filter -Perf --stress 60 --timeout 300",
             "rxe-run --network two --timeout 60 -- ibv_devinfo -v",

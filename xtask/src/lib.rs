@@ -39,6 +39,8 @@ pub mod rank_output;
 pub mod report;
 pub mod rxe;
 pub mod sanitize;
+pub mod scale;
+pub mod soak;
 pub mod supervise;
 pub mod tally;
 pub mod test_cpu;

@@ -12,7 +12,7 @@ use crate::report::{Report, Row};
 
 const SIZE: (u32, u32) = (900, 560);
 /// Told apart also by those who do not see all colours (Okabe and Ito).
-const COLOURS: [RGBColor; 6] = [
+pub(crate) const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),

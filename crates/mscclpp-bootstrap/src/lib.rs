@@ -96,5 +96,5 @@ pub use plan::Plan;
 pub use recording::{Recording, Traffic};
 pub use secret::{JobKey, Secret};
 pub use tag::Tag;
-pub use tcp::{TcpBootstrap, TcpOptions};
+pub use tcp::{TcpBootstrap, TcpOptions, WireBytes};
 pub use unique_id::UniqueId;

@@ -13,6 +13,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::frame::{Assembly, Head, MAX_PIECE, short_cause};
 use super::liveness::Heard;
+use super::meter::Metered;
 use super::node::{Node, Peer, Spread};
 use super::outgoing::{Job, News, Outgoing, WINDOW};
 use super::suspicion::suspect;
@@ -24,6 +25,9 @@ const FIRST_FRAME: Duration = Duration::from_secs(5);
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Pieces up to this size go out together with their head.
 const SMALL_PIECE: usize = 16 * 1024;
+
+type Reader = BufReader<Metered<OwnedReadHalf>>;
+type Writer = Metered<OwnedWriteHalf>;
 
 /// What a connection's writer is fed by.
 pub(crate) struct Inbox {
@@ -125,6 +129,10 @@ pub(crate) async fn run(
     inbox: Inbox,
 ) {
     let (reader, writer) = stream.into_split();
+    let (reader, writer) = (
+        Metered::new(reader, &node.meter),
+        Metered::new(writer, &node.meter),
+    );
     let end = {
         let mut reading = std::pin::pin!(read_frames(&node, rank, &peer, reader));
         let mut writing = std::pin::pin!(write_frames(&peer.outgoing, writer, inbox));
@@ -170,7 +178,7 @@ fn ended(node: &Arc<Node>, rank: usize, end: End) {
     node.connection_closed();
 }
 
-async fn read_frames(node: &Node, rank: usize, peer: &Peer, reader: OwnedReadHalf) -> End {
+async fn read_frames(node: &Node, rank: usize, peer: &Peer, reader: Metered<OwnedReadHalf>) -> End {
     let mut reader = BufReader::with_capacity(64 * 1024, reader);
     let mut assembly = Assembly::default();
     loop {
@@ -190,7 +198,7 @@ async fn read_frame(
     node: &Node,
     rank: usize,
     peer: &Peer,
-    reader: &mut BufReader<OwnedReadHalf>,
+    reader: &mut Reader,
     assembly: &mut Assembly,
 ) -> io::Result<bool> {
     let mut bytes = [0; Head::BYTES];
@@ -231,7 +239,7 @@ async fn read_frame(
 
 /// Appends `length` bytes.
 async fn read_piece(
-    reader: &mut BufReader<OwnedReadHalf>,
+    reader: &mut Reader,
     length: usize,
     into: &mut Vec<u8>,
     heard: &Heard,
@@ -257,7 +265,7 @@ enum Written {
 
 async fn write_frames(
     outgoing: &Outgoing,
-    mut writer: OwnedWriteHalf,
+    mut writer: Writer,
     mut inbox: Inbox,
 ) -> io::Result<Written> {
     let mut scratch = Vec::with_capacity(SMALL_PIECE + Head::BYTES);
@@ -289,11 +297,7 @@ async fn write_frames(
 
 /// Writes one piece of news; true if it is the goodbye, which is left to the
 /// caller.
-async fn write_news(
-    writer: &mut OwnedWriteHalf,
-    news: News,
-    outgoing: &Outgoing,
-) -> io::Result<bool> {
+async fn write_news(writer: &mut Writer, news: News, outgoing: &Outgoing) -> io::Result<bool> {
     match news {
         News::Credit(cost) => writer.write_all(&Head::Credit { cost }.encode()).await?,
         News::Death { rank, cause } => {
@@ -317,7 +321,7 @@ async fn write_news(
 /// Writes a message in pieces, news between them; true if a goodbye was among
 /// the news.
 async fn write_message(
-    writer: &mut OwnedWriteHalf,
+    writer: &mut Writer,
     news: &mut UnboundedReceiver<News>,
     job: &Job,
     scratch: &mut Vec<u8>,
@@ -344,7 +348,7 @@ async fn write_message(
 }
 
 async fn write_piece(
-    writer: &mut OwnedWriteHalf,
+    writer: &mut Writer,
     head: Head,
     piece: &[u8],
     scratch: &mut Vec<u8>,

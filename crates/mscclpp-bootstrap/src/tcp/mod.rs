@@ -9,6 +9,7 @@ mod hostile;
 mod join;
 mod liveness;
 pub(crate) mod mailbox;
+mod meter;
 mod node;
 mod options;
 mod outgoing;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use self::failures::Failures;
 use self::join::{Join, Meeting};
+pub use self::meter::WireBytes;
 use self::node::{Joined, Node};
 pub use self::options::TcpOptions;
 use crate::address::Root;
@@ -222,6 +224,14 @@ impl TcpBootstrap {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.joined.get().map_or(0, |i| i.joined.0.connections())
+    }
+
+    /// What its connections have carried so far, those that are gone included: nothing before it
+    /// has joined.
+    #[must_use]
+    pub fn wire_bytes(&self) -> WireBytes {
+        let inside = self.joined.get();
+        inside.map_or_else(WireBytes::default, |inside| inside.joined.0.meter.read())
     }
 
     fn phase(&self) -> MutexGuard<'_, Phase> {

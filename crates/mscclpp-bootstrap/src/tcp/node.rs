@@ -15,6 +15,7 @@ use super::failures::Failures;
 use super::frame::MAX_MESSAGE;
 use super::liveness::Heard;
 use super::mailbox::{Mailbox, NoMessage};
+use super::meter::Meter;
 use super::outgoing::{Link, News, Outgoing, Sent, Waiting};
 use super::peers;
 use crate::failure::{FailureKind, PeerFailure};
@@ -94,6 +95,8 @@ pub(crate) struct Node {
     pub(crate) broken: Mutex<Vec<(usize, Instant)>>,
     connections: AtomicUsize,
     connection_closed: Notify,
+    /// What went over all of them.
+    pub(crate) meter: Arc<Meter>,
 }
 
 impl Node {
@@ -120,6 +123,7 @@ impl Node {
             broken: Mutex::default(),
             connections: AtomicUsize::new(0),
             connection_closed: Notify::new(),
+            meter: Arc::default(),
         })
     }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 //! How two ranks make connections, memories and semaphores together.
 
+mod lines;
 mod peers;
 mod pending;
 mod record;
 
-use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use mscclpp_bootstrap::Bootstrap;
 
@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::memory::{MemoryOptions, RegisteredMemory, SignalMemory};
 use crate::semaphore::Semaphore;
 use crate::status::StickyStatus;
+use lines::Lines;
 use peers::Peers;
 use pending::Line;
 pub use pending::Pending;
@@ -46,7 +47,7 @@ struct Shared {
     bootstrap: Arc<dyn Bootstrap>,
     context: Context,
     peers: Arc<Peers>,
-    lines: Mutex<HashMap<(usize, u32), Arc<Line>>>,
+    lines: Lines,
 }
 
 impl Communicator {
@@ -74,7 +75,7 @@ impl Communicator {
                 bootstrap,
                 context,
                 peers,
-                lines: Mutex::default(),
+                lines: Lines::default(),
             }),
         })
     }
@@ -222,12 +223,7 @@ impl Communicator {
                 detail: format!("rank {rank} does not exist: the world has {world} ranks"),
             });
         }
-        let mut lines = (self.shared.lines.lock()).unwrap_or_else(PoisonError::into_inner);
-        let line = lines.entry((rank, tag)).or_insert_with(|| {
-            let bootstrap = Arc::clone(&self.shared.bootstrap);
-            Arc::new(Line::new(bootstrap, rank, tag))
-        });
-        Ok(Arc::clone(line))
+        Ok(self.shared.lines.get(&self.shared.bootstrap, rank, tag))
     }
 }
 

@@ -74,6 +74,12 @@ impl Line {
         }
     }
 
+    /// Whether receives have not come to their end, also those that nobody asks for any more.
+    pub(super) fn is_waited_on(&self) -> bool {
+        let queue = self.lock();
+        queue.receiving || !queue.waiting.is_empty()
+    }
+
     /// Sends one record to the rank.
     pub(super) fn send(&self, record: &Record) -> Result<()> {
         let deadline = Deadline::after(self.bootstrap.timeout());

@@ -71,6 +71,30 @@ fn a_receive_that_nobody_asks_for_keeps_its_place() {
 }
 
 #[test]
+fn tags_that_are_not_used_any_more_are_forgotten() {
+    let [a, b] = pair();
+    let early = b.recv_memory(0, 1_000_000).unwrap();
+    drop(b.recv_memory(0, 1_000_001).unwrap());
+    let memory = memory_of(&a, 8);
+    for tag in 0..1000 {
+        a.send_memory(&memory, 1, tag).unwrap();
+        b.recv_memory(0, tag).unwrap().get_by(soon()).unwrap();
+    }
+    for communicator in [&a, &b] {
+        let count = communicator.shared.lines.count();
+        assert!(count <= 64, "{count} tags are kept");
+    }
+    // What is waited for has kept its place.
+    let second = b.recv_memory(0, 1_000_001).unwrap();
+    for bytes in [16, 24] {
+        a.send_memory(&memory_of(&a, bytes), 1, 1_000_001).unwrap();
+    }
+    assert_eq!(second.get_by(soon()).unwrap().size(), 24);
+    a.send_memory(&memory, 1, 1_000_000).unwrap();
+    assert_eq!(early.get_by(soon()).unwrap().size(), 8);
+}
+
+#[test]
 fn a_timeout_names_the_rank_and_loses_nothing() {
     let [a, b] = pair();
     let pending = b.recv_memory(0, 9).unwrap();

@@ -14,6 +14,7 @@ use super::locate::Stand;
 use super::wire::{self, Answer, LOOKS, Trouble, Visit};
 use super::{Join, Listening, Meeting, local_ip, meeting_key, nonce};
 use crate::link::{Admission, Claims, Refusal, Registry, Service, serve};
+use crate::tcp::meter::{Meter, Metered};
 use crate::tcp::node::{Node, Place};
 use crate::{BootstrapError, Deadline, socket};
 
@@ -69,6 +70,7 @@ pub(super) async fn host(node: &Arc<Node>, mut join: Join) -> Result<Vec<Place>,
         nonce,
         deadline: join.deadline,
         silence: node.silence,
+        meter: Arc::clone(&node.meter),
         registry,
         start: Instant::now(),
         came: 0,
@@ -138,6 +140,7 @@ struct Gathering {
     nonce: [u8; 32],
     deadline: Deadline,
     silence: Duration,
+    meter: Arc<Meter>,
     registry: Arc<Registry>,
     start: Instant,
     /// How many have come; also their numbers.
@@ -268,7 +271,9 @@ impl Gathering {
         self.came += 1;
         let (answers, outbox) = unbounded_channel();
         let events = self.events.clone();
-        self.tasks.spawn(attend(number, stream, events, outbox));
+        let meter = Arc::clone(&self.meter);
+        self.tasks
+            .spawn(attend(number, stream, meter, (events, outbox)));
         let seat = Seat {
             rank: None,
             answers,
@@ -345,13 +350,14 @@ impl Gathering {
 async fn attend(
     number: u64,
     stream: TcpStream,
-    events: UnboundedSender<(u64, Event)>,
-    mut outbox: UnboundedReceiver<Answer>,
+    meter: Arc<Meter>,
+    (events, mut outbox): (UnboundedSender<(u64, Event)>, UnboundedReceiver<Answer>),
 ) {
     if let Err(error) = socket::prepare(&stream) {
         tracing::debug!(%error, "a rank's connection has not all options set");
     }
-    let (mut reader, mut writer) = stream.into_split();
+    let (reader, writer) = stream.into_split();
+    let (mut reader, mut writer) = (Metered::new(reader, &meter), Metered::new(writer, &meter));
     let reading = async {
         loop {
             match wire::read(&mut reader).await {

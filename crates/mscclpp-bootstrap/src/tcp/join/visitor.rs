@@ -14,6 +14,7 @@ use super::{Join, Listening, Meeting, local_ip, locate, meeting_key};
 use crate::address::{Root, RootAddress};
 use crate::link::{Call, Claims, PROOF_PATIENCE, connect_async};
 use crate::tcp::connection::Opened;
+use crate::tcp::meter::Metered;
 use crate::tcp::node::{Node, Place};
 use crate::tcp::peers;
 use crate::{BootstrapError, Deadline, socket};
@@ -101,6 +102,9 @@ async fn connect(
     }
 }
 
+type Reader = Metered<OwnedReadHalf>;
+type Writer = Metered<OwnedWriteHalf>;
+
 struct Visitor<'a> {
     node: &'a Arc<Node>,
     deadline: Deadline,
@@ -116,7 +120,11 @@ impl Visitor<'_> {
         secret: &crate::Secret,
     ) -> Result<(), BootstrapError> {
         let node = self.node;
-        let (reader, mut writer) = stream.into_split();
+        let (reader, writer) = stream.into_split();
+        let (reader, mut writer) = (
+            Metered::new(reader, &node.meter),
+            Metered::new(writer, &node.meter),
+        );
         let check_in = Visit::CheckIn {
             rank: node.rank as u32,
             world: node.world as u32,
@@ -189,7 +197,7 @@ impl Visitor<'_> {
     /// Tells rank 0 why this rank can not go on.
     async fn give_up(
         &self,
-        writer: &mut OwnedWriteHalf,
+        writer: &mut Writer,
         error: BootstrapError,
     ) -> Result<(), BootstrapError> {
         let cause = error.to_string();
@@ -198,7 +206,7 @@ impl Visitor<'_> {
         Err(error)
     }
 
-    async fn say(&self, writer: &mut OwnedWriteHalf, visit: &Visit) -> Result<(), BootstrapError> {
+    async fn say(&self, writer: &mut Writer, visit: &Visit) -> Result<(), BootstrapError> {
         let limit = tokio::time::Instant::from_std(self.deadline.at());
         match tokio::time::timeout_at(limit, wire::write(writer, visit)).await {
             Ok(Ok(())) => Ok(()),
@@ -251,7 +259,7 @@ impl Visitor<'_> {
 }
 
 /// Rank 0's next answer, with the stream that it came by.
-async fn hear(mut reader: OwnedReadHalf) -> (OwnedReadHalf, io::Result<Answer>) {
+async fn hear(mut reader: Reader) -> (Reader, io::Result<Answer>) {
     let answer = wire::read(&mut reader).await;
     (reader, answer)
 }
