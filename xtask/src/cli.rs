@@ -14,6 +14,7 @@ use crate::bindings;
 use crate::gpu::cli::{GpuPackArgs, GpuRunArgs};
 use crate::launch::{Launch, LaunchError, print_line};
 use crate::rank_output::{Notes, rank_output};
+use crate::repeat::Repeat;
 use crate::rxe::cli::{RxeRunArgs, TestRxeArgs};
 use crate::supervise::Interrupt;
 use crate::tally::Tally;
@@ -113,7 +114,17 @@ struct TestMpArgs {
     /// Run this suite, which is built already
     #[arg(long, value_name = "FILE", hide = true, conflicts_with = "sanitize")]
     program: Option<PathBuf>,
-    /// Stop after this many seconds, the build not included
+    /// Run the suite N times by the local launcher, print a line a run and `N runs, F failed`, and
+    /// keep what failed runs printed below the target directory
+    #[arg(long, value_name = "N", value_parser = ranks)]
+    repeat: Option<usize>,
+    /// How many of these runs at a time
+    #[arg(long, value_name = "J", default_value = "1", value_parser = ranks, requires = "repeat")]
+    jobs: usize,
+    /// Keep this many cores busy meanwhile
+    #[arg(long, value_name = "CORES", default_value = "0", requires = "repeat")]
+    busy: u8,
+    /// Stop after this many seconds, the build not included; with --repeat, each run
     #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds)]
     timeout: Duration,
 }
@@ -292,6 +303,11 @@ impl TestMpArgs {
             profile: self.profile,
             sanitize: self.sanitize,
             program: self.program,
+            repeat: self.repeat.map(|runs| Repeat {
+                runs,
+                jobs: self.jobs,
+                busy: self.busy.into(),
+            }),
             timeout: self.timeout,
         };
         test_mp(&options, interrupt)
@@ -343,6 +359,7 @@ mod tests {
             "test-cpu --filter fifo",
             "test-mp -n 4 --filter -Perf --exclude-perf-tests --launcher local --profile full",
             "test-mp --launcher mpirun --timeout 60",
+            "test-mp --repeat 200 --jobs 8 --busy 2 --filter -Kill",
             "test-rxe",
             "test-rxe -n 2 --filter Atomic --timeout 60",
             "bench --quick --suite ping-pong --json out.json -n 2",
@@ -368,6 +385,8 @@ mod tests {
             "launch -n 0 -- /bin/true",
             "test-mp -n -1",
             "test-mp --timeout 0",
+            "test-mp --jobs 2",
+            "test-mp --repeat 0",
             "test-mp --timeout 99999999999999999999",
             "bench --json",
             "bindings",

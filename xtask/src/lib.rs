@@ -31,6 +31,7 @@ pub mod mpi;
 pub mod plot;
 pub mod process;
 pub mod rank_output;
+pub mod repeat;
 pub mod report;
 pub mod rxe;
 pub mod sanitize;
