@@ -16,6 +16,7 @@ use crate::launch::{Launch, LaunchError, print_line};
 use crate::rank_output::{Notes, rank_output};
 use crate::repeat::Repeat;
 use crate::rxe::cli::{RxeRunArgs, TestRxeArgs};
+use crate::sanitize::Sanitizer;
 use crate::supervise::Interrupt;
 use crate::tally::Tally;
 use crate::test_cpu::{TestCpu, test_cpu};
@@ -72,10 +73,17 @@ struct TestCpuArgs {
     /// Run only tests whose name contains this text; none is an error
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     filter: Option<String>,
-    /// Build with AddressSanitizer and LeakSanitizer; leaves out documentation tests, loom models,
-    /// mutants, what only compiles kernels, and the crates that have no unsafe code
-    #[arg(long)]
-    sanitize: bool,
+    /// Build with AddressSanitizer and LeakSanitizer, or with ThreadSanitizer; leaves out
+    /// documentation tests, loom models, mutants, what only compiles kernels, and the crates in which
+    /// there is nothing for it to find
+    #[arg(long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true,
+          default_missing_value = "address")]
+    sanitize: Option<Sanitizer>,
+    /// Run only the device code's tests on weak memory, with so many seeds each; prints how many
+    /// schedules that were
+    #[arg(long, value_name = "N", conflicts_with = "sanitize",
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    seeds: Option<u64>,
     /// Stop after this many seconds, builds included
     #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds)]
     timeout: Duration,
@@ -285,6 +293,7 @@ impl TestCpuArgs {
         let options = TestCpu {
             filter: self.filter,
             sanitize: self.sanitize,
+            seeds: self.seeds,
             timeout: self.timeout,
         };
         test_cpu(&options, interrupt)
@@ -301,7 +310,7 @@ impl TestMpArgs {
             exclude_perf_tests: self.exclude_perf_tests,
             launcher: self.launcher,
             profile: self.profile,
-            sanitize: self.sanitize,
+            sanitize: self.sanitize.then_some(Sanitizer::Address),
             program: self.program,
             repeat: self.repeat.map(|runs| Repeat {
                 runs,
@@ -357,6 +366,9 @@ mod tests {
         for words in [
             "test-cpu",
             "test-cpu --filter fifo",
+            "test-cpu --sanitize",
+            "test-cpu --sanitize=thread --filter fifo",
+            "test-cpu --seeds 1000 --filter weak",
             "test-mp -n 4 --filter -Perf --exclude-perf-tests --launcher local --profile full",
             "test-mp --launcher mpirun --timeout 60",
             "test-mp --repeat 200 --jobs 8 --busy 2 --filter -Kill",
@@ -385,6 +397,9 @@ mod tests {
             "launch -n 0 -- /bin/true",
             "test-mp -n -1",
             "test-mp --timeout 0",
+            "test-cpu --sanitize=memory",
+            "test-cpu --sanitize --seeds 5",
+            "test-cpu --seeds 0",
             "test-mp --jobs 2",
             "test-mp --repeat 0",
             "test-mp --timeout 99999999999999999999",

@@ -40,4 +40,6 @@ pub mod tally;
 pub mod test_cpu;
 pub mod test_mp;
 pub mod test_output;
+pub mod thread_sanitizer;
+pub mod weak;
 pub mod workspace;

@@ -14,7 +14,7 @@ use crate::launch::{
 use crate::mpi::Mpi;
 use crate::rank_output::{LastLine, Notes};
 use crate::repeat::{Repeat, repeat};
-use crate::sanitize;
+use crate::sanitize::Sanitizer;
 use crate::supervise::{Ending, Interrupt};
 use crate::tally::Tally;
 use crate::workspace::{SUITE, Workspace, describe, run};
@@ -66,8 +66,8 @@ pub struct TestMp {
     pub launcher: Launcher,
     /// How much each test does.
     pub profile: Profile,
-    /// Whether to build with the sanitizers.
-    pub sanitize: bool,
+    /// What to build with.
+    pub sanitize: Option<Sanitizer>,
     /// The suite, if it is not to be built.
     pub program: Option<PathBuf>,
     /// Run it often, by the local launcher.
@@ -157,12 +157,12 @@ pub fn test_mp(options: &TestMp, interrupt: &Interrupt) -> Result<Tally> {
 /// # Errors
 ///
 /// When it cannot be built.
-pub fn build_suite(sanitized: bool, interrupt: &Interrupt) -> Result<PathBuf> {
+pub fn build_suite(sanitizer: Option<Sanitizer>, interrupt: &Interrupt) -> Result<PathBuf> {
     let workspace = Workspace::load()?;
     let mut cargo = workspace.cargo();
     let mut build = vec!["build", "--package", SUITE, "--bin", "conformance"];
-    if sanitized {
-        sanitize::address(&workspace, &mut cargo)?;
+    if let Some(sanitizer) = sanitizer {
+        sanitizer.apply(&workspace, &mut cargo)?;
     } else {
         build.push("--release");
     }
@@ -294,7 +294,7 @@ mod tests {
             exclude_perf_tests: true,
             launcher: Launcher::Local,
             profile: Profile::Full,
-            sanitize: false,
+            sanitize: None,
             program: None,
             repeat: None,
             timeout: Duration::from_secs(1),
