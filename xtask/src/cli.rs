@@ -19,7 +19,9 @@ use crate::fuzz::{Fuzz, fuzz};
 use crate::gpu::cli::{GpuPackArgs, GpuRunArgs};
 use crate::launch::{Launch, LaunchError, print_line};
 use crate::rank_output::{Notes, rank_output};
+use crate::repeat::Repeat;
 use crate::rxe::cli::{RxeRunArgs, TestRxeArgs};
+use crate::sanitize::Sanitizer;
 use crate::scale::ScaleArgs;
 use crate::soak::SoakArgs;
 use crate::supervise::Interrupt;
@@ -85,10 +87,17 @@ struct TestCpuArgs {
     /// Run only tests whose name contains this text; none is an error
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     filter: Option<String>,
-    /// Build with AddressSanitizer and LeakSanitizer; leaves out documentation tests, loom models,
-    /// mutants, what only compiles kernels, and the crates that have no unsafe code
-    #[arg(long)]
-    sanitize: bool,
+    /// Build with AddressSanitizer and LeakSanitizer, or with ThreadSanitizer; leaves out
+    /// documentation tests, loom models, mutants, what only compiles kernels, and the crates in which
+    /// there is nothing for it to find
+    #[arg(long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true,
+          default_missing_value = "address")]
+    sanitize: Option<Sanitizer>,
+    /// Run only the device code's tests on weak memory, with so many seeds each; prints how many
+    /// schedules that were
+    #[arg(long, value_name = "N", conflicts_with = "sanitize",
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    seeds: Option<u64>,
     /// Stop after this many seconds, builds included
     #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds)]
     timeout: Duration,
@@ -127,7 +136,17 @@ struct TestMpArgs {
     /// Run this suite, which is built already
     #[arg(long, value_name = "FILE", hide = true, conflicts_with = "sanitize")]
     program: Option<PathBuf>,
-    /// Stop after this many seconds, the build not included
+    /// Run the suite N times by the local launcher, print a line a run and `N runs, F failed`, and
+    /// keep what failed runs printed below the target directory
+    #[arg(long, value_name = "N", value_parser = ranks)]
+    repeat: Option<usize>,
+    /// How many of these runs at a time
+    #[arg(long, value_name = "J", default_value = "1", value_parser = ranks, requires = "repeat")]
+    jobs: usize,
+    /// Keep this many cores busy meanwhile
+    #[arg(long, value_name = "CORES", default_value = "0", requires = "repeat")]
+    busy: u8,
+    /// Stop after this many seconds, the build not included; with --repeat, each run
     #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds)]
     timeout: Duration,
 }
@@ -331,6 +350,7 @@ impl TestCpuArgs {
         let options = TestCpu {
             filter: self.filter,
             sanitize: self.sanitize,
+            seeds: self.seeds,
             timeout: self.timeout,
         };
         test_cpu(&options, interrupt)
@@ -347,8 +367,13 @@ impl TestMpArgs {
             exclude_perf_tests: self.exclude_perf_tests,
             launcher: self.launcher,
             profile: self.profile,
-            sanitize: self.sanitize,
+            sanitize: self.sanitize.then_some(Sanitizer::Address),
             program: self.program,
+            repeat: self.repeat.map(|runs| Repeat {
+                runs,
+                jobs: self.jobs,
+                busy: self.busy.into(),
+            }),
             timeout: self.timeout,
         };
         test_mp(&options, interrupt)
@@ -410,8 +435,12 @@ mod tests {
         for words in [
             "test-cpu",
             "test-cpu --filter fifo",
+            "test-cpu --sanitize",
+            "test-cpu --sanitize=thread --filter fifo",
+            "test-cpu --seeds 1000 --filter weak",
             "test-mp -n 4 --filter -Perf --exclude-perf-tests --launcher local --profile full",
             "test-mp --launcher mpirun --timeout 60",
+            "test-mp --repeat 200 --jobs 8 --busy 2 --filter -Kill",
             "test-rxe",
             "test-rxe -n 2 --filter Atomic --timeout 60",
             "fuzz --seconds 5 --target decode --jobs 2",
@@ -448,6 +477,11 @@ mod tests {
             "launch -n 0 -- /bin/true",
             "test-mp -n -1",
             "test-mp --timeout 0",
+            "test-cpu --sanitize=memory",
+            "test-cpu --sanitize --seeds 5",
+            "test-cpu --seeds 0",
+            "test-mp --jobs 2",
+            "test-mp --repeat 0",
             "test-mp --timeout 99999999999999999999",
             "fuzz --seconds 0",
             "fuzz --jobs 0",

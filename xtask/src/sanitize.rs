@@ -1,37 +1,98 @@
 // SPDX-License-Identifier: MIT
-//! Builds with AddressSanitizer and LeakSanitizer, Rust and kernels alike.
+//! Builds with a sanitizer, Rust and kernels alike.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::thread_sanitizer;
 use crate::workspace::Workspace;
 
-/// Set for tests of a sanitized build. Those that compile kernels themselves
-/// compile them with the sanitizer then.
+/// Set for tests of a sanitized build, to its kind. Those that compile kernels
+/// themselves compile them with the sanitizer then.
 const MARK: &str = "MSCCLPP_SANITIZED";
 
-/// Makes `cargo` build and test with the sanitizers, in a target directory of
-/// its own.
-///
-/// # Errors
-///
-/// When rustc does not tell its host, or was installed without the sanitizer's
-/// runtime.
-pub fn address(workspace: &Workspace, cargo: &mut Command) -> Result<()> {
-    let host = host()?;
-    let variable = format!("CXXFLAGS_{}", host.replace('-', "_"));
-    cargo
-        // The runtime is part of the stable toolchain, its flag is not.
-        .env("RUSTC_BOOTSTRAP", "1")
+/// What a build is checked with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sanitizer {
+    /// AddressSanitizer and LeakSanitizer.
+    Address,
+    /// ThreadSanitizer.
+    Thread,
+}
+
+impl Sanitizer {
+    /// Its name, for headings.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Address => "AddressSanitizer and LeakSanitizer",
+            Self::Thread => "ThreadSanitizer",
+        }
+    }
+
+    /// Packages in which there is nothing for it to find: without unsafe code or
+    /// kernels, or without threads of their own.
+    pub fn left_out(self) -> &'static [&'static str] {
+        match self {
+            Self::Address => &["xtask", "mscclpp-bootstrap", "mlx5-queue", "gpunetio-sys"],
+            Self::Thread => &[
+                "xtask",
+                "mscclpp-bootstrap",
+                "mlx5-queue",
+                "gpunetio-sys",
+                "mscclpp-ib-sys",
+                "mscclpp-conformance",
+            ],
+        }
+    }
+
+    /// Tests in which there is nothing for it to find: spoilt headers, what
+    /// compilers say of headers, and what linkers leave in a program.
+    pub fn skipped_tests(self) -> &'static [&'static str] {
+        &[
+            "mutants::",
+            "compile_with_",
+            "compiles_with_",
+            "the_suite_has_nothing_of_it",
+        ]
+    }
+
+    /// Makes `cargo` build and test with it, in a target directory of its own.
+    ///
+    /// # Errors
+    ///
+    /// When rustc does not tell its host, or what has to be linked cannot be made.
+    pub fn apply(self, workspace: &Workspace, cargo: &mut Command) -> Result<()> {
+        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let host = host()?;
+        let variable = format!("CXXFLAGS_{}", host.replace('-', "_"));
+        let (kind, directory) = match self {
+            Self::Address => ("address", workspace.target.join("sanitized")),
+            Self::Thread => ("thread", workspace.target.join("sanitized-thread")),
+        };
         // Exported, for kernels that tests load as shared objects.
-        .env("RUSTFLAGS", "-Zsanitizer=address -Clink-arg=-rdynamic")
-        .env(variable, "-fsanitize=address -fno-omit-frame-pointer")
-        // Named, so that build scripts and procedural macros are built without.
-        .env("CARGO_BUILD_TARGET", host)
-        .env("CARGO_TARGET_DIR", workspace.target.join("sanitized"))
-        .env(MARK, "address");
-    Ok(())
+        let mut flags = format!("-Zsanitizer={kind} -Clink-arg=-rdynamic");
+        if self == Self::Thread {
+            // The standard library, which is built without.
+            flags += " -Cunsafe-allow-abi-mismatch=sanitizer";
+            let file = thread_sanitizer::link_arguments(Path::new(&rustc), &host, &directory)?;
+            flags += &format!(" -Clink-arg=@{}", file.display());
+        }
+        cargo
+            // The runtime is part of the stable toolchain, its flag is not.
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("RUSTFLAGS", flags)
+            .env(
+                variable,
+                format!("-fsanitize={kind} -fno-omit-frame-pointer"),
+            )
+            // Named, so that build scripts and procedural macros are built without.
+            .env("CARGO_BUILD_TARGET", host)
+            .env("CARGO_TARGET_DIR", directory)
+            .env(MARK, kind);
+        Ok(())
+    }
 }
 
 /// The machine that rustc builds for by itself.

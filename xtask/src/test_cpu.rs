@@ -9,10 +9,11 @@ use anyhow::{Result, bail};
 
 use crate::launch::write_line;
 use crate::loom;
-use crate::sanitize;
+use crate::sanitize::Sanitizer;
 use crate::supervise::{Ending, Interrupt, Line, Stream};
 use crate::tally::Tally;
 use crate::test_output::{Shown, TestOutput};
+use crate::weak::{self, Schedules};
 use crate::workspace::{Workspace, describe, run_merged};
 
 /// What is asked for.
@@ -20,17 +21,17 @@ use crate::workspace::{Workspace, describe, run_merged};
 pub struct TestCpu {
     /// Only tests whose name holds this.
     pub filter: Option<String>,
-    /// Whether to build with the sanitizers.
-    pub sanitize: bool,
+    /// What to build with.
+    pub sanitize: Option<Sanitizer>,
+    /// Only the device code's tests on weak memory, with so many seeds each.
+    pub seeds: Option<u64>,
     /// For the whole run.
     pub timeout: Duration,
 }
 
-/// Crates without unsafe code or kernels: a sanitizer has nothing to find there.
-const NOT_SANITIZED: [&str; 4] = ["xtask", "mscclpp-bootstrap", "mlx5-queue", "gpunetio-sys"];
-
 struct Progress<'a> {
     output: TestOutput,
+    schedules: Schedules,
     started: Instant,
     deadline: Instant,
     interrupt: &'a Interrupt,
@@ -47,27 +48,36 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
     let started = Instant::now();
     let mut progress = Progress {
         output: TestOutput::requiring(&required()),
+        schedules: Schedules::default(),
         started,
         deadline: started + options.timeout,
         interrupt,
     };
-    let filter = options.filter.as_deref();
-
-    let left_out: &[&str] = if options.sanitize {
-        &NOT_SANITIZED
-    } else {
-        &[]
+    let filter = match (&options.filter, options.seeds) {
+        (Some(filter), _) => Some(filter.as_str()),
+        (None, seeds) => seeds.map(|_| weak::MARK),
     };
+
     let mut command = workspace.cargo();
-    command.args(["test", "--workspace", "--no-fail-fast", "--color", "never"]);
-    if options.sanitize {
-        heading("tests of all crates, under AddressSanitizer and LeakSanitizer");
-        sanitize::address(&workspace, &mut command)?;
-        for package in left_out {
-            command.args(["--exclude", package]);
-        }
-        command.args(["--lib", "--bins", "--tests"]);
+    command.args(["test", "--no-fail-fast", "--color", "never"]);
+    let mut left_out: &[&str] = &[];
+    if let Some(seeds) = options.seeds {
+        heading(&format!("device code on weak memory, {seeds} seeds a test"));
+        command.env(weak::SEEDS, seeds.to_string());
+        command.args(["--package", weak::PACKAGE, "--test", "device"]);
     } else {
+        command.arg("--workspace");
+    }
+    if let Some(sanitizer) = options.sanitize {
+        heading(&format!(
+            "tests of crates with unsafe code, under {}",
+            sanitizer.title()
+        ));
+        sanitizer.apply(&workspace, &mut command)?;
+        left_out = sanitizer.left_out();
+        command.args(left_out.iter().flat_map(|package| ["--exclude", package]));
+        command.args(["--lib", "--bins", "--tests"]);
+    } else if options.seeds.is_none() {
         heading("tests of all crates, and the examples in their documentation");
     }
     command.args(workspace.test_features(left_out)).args([
@@ -76,22 +86,15 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
         "--color",
         "never",
     ]);
-    if options.sanitize {
-        // Spoilt headers, what compilers say of headers, and what linkers leave in a program: nothing
-        // for a sanitizer to find.
-        let names = [
-            "mutants::",
-            "compile_with_",
-            "compiles_with_",
-            "the_suite_has_nothing_of_it",
-        ];
+    if let Some(sanitizer) = options.sanitize {
+        let names = sanitizer.skipped_tests();
         command.args(names.iter().flat_map(|name| ["--skip", name]));
     }
     // After the second `--` a filter may begin with a dash.
     command.args(filter.map(|filter| ["--", filter]).into_iter().flatten());
     progress.run(command, "cargo test")?;
 
-    let models = if options.sanitize {
+    let models = if options.sanitize.is_some() || options.seeds.is_some() {
         Vec::new()
     } else {
         loom::packages(&workspace)
@@ -113,6 +116,9 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
         if let Some(signal) = interrupt.signal() {
             bail!("stopped by signal {signal}");
         }
+    }
+    if options.seeds.is_some() {
+        println!("{}", progress.schedules);
     }
     conclude(&progress.output, filter)
 }
@@ -136,7 +142,9 @@ impl Progress<'_> {
     fn run(&mut self, command: Command, name: &str) -> Result<()> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let (output, started) = (&mut self.output, self.started);
+        let schedules = &mut self.schedules;
         let ending = run_merged(command, Some(left), self.interrupt, &mut |line| {
+            schedules.line(&String::from_utf8_lossy(&line.bytes));
             show(output, line, started)
         })?;
         let problem = format!("{name}: {}", describe(&ending));

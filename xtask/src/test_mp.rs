@@ -13,7 +13,8 @@ use crate::launch::{
 };
 use crate::mpi::Mpi;
 use crate::rank_output::{LastLine, Notes};
-use crate::sanitize;
+use crate::repeat::{Repeat, repeat};
+use crate::sanitize::Sanitizer;
 use crate::supervise::{Ending, Interrupt};
 use crate::tally::Tally;
 use crate::workspace::{SUITE, Workspace, describe, run};
@@ -65,11 +66,13 @@ pub struct TestMp {
     pub launcher: Launcher,
     /// How much each test does.
     pub profile: Profile,
-    /// Whether to build with the sanitizers.
-    pub sanitize: bool,
+    /// What to build with.
+    pub sanitize: Option<Sanitizer>,
     /// The suite, if it is not to be built.
     pub program: Option<PathBuf>,
-    /// For the whole run, after the build.
+    /// Run it often, by the local launcher.
+    pub repeat: Option<Repeat>,
+    /// For the whole run, after the build; for each, if there are several.
     pub timeout: Duration,
 }
 
@@ -96,7 +99,7 @@ impl TestMp {
 
 /// The tally that the suite reported, with a failure added when the job failed
 /// in a way that the suite did not count.
-fn conclude(reported: Option<Tally>, problem: Option<String>) -> Tally {
+pub(crate) fn conclude(reported: Option<Tally>, problem: Option<String>) -> Tally {
     let mut tally = reported.unwrap_or_default();
     let problem = match (problem, reported) {
         (None, None) => Some("the suite ended without its last line".to_owned()),
@@ -120,11 +123,19 @@ pub fn test_mp(options: &TestMp, interrupt: &Interrupt) -> Result<Tally> {
     if options.ranks == 0 {
         bail!(LaunchError::NoRanks);
     }
-    let mpi = choose(options.launcher, interrupt)?;
+    let mpi = match (options.repeat, options.launcher) {
+        (Some(_), Launcher::Mpirun) => bail!("--repeat starts ranks by the local launcher"),
+        (Some(_), _) => None,
+        (None, launcher) => choose(launcher, interrupt)?,
+    };
     let suite = match &options.program {
         Some(program) => program.clone(),
         None => build_suite(options.sanitize, interrupt)?,
     };
+    if let Some(often) = options.repeat {
+        let logs = Workspace::load()?.target;
+        return repeat(&suite, options, often, &logs, interrupt);
+    }
     let ranks = options.ranks;
     let (reported, problem) = match mpi {
         Some(mpi) => {
@@ -146,12 +157,12 @@ pub fn test_mp(options: &TestMp, interrupt: &Interrupt) -> Result<Tally> {
 /// # Errors
 ///
 /// When it cannot be built.
-pub fn build_suite(sanitized: bool, interrupt: &Interrupt) -> Result<PathBuf> {
+pub fn build_suite(sanitizer: Option<Sanitizer>, interrupt: &Interrupt) -> Result<PathBuf> {
     let workspace = Workspace::load()?;
     let mut cargo = workspace.cargo();
     let mut build = vec!["build", "--package", SUITE, "--bin", "conformance"];
-    if sanitized {
-        sanitize::address(&workspace, &mut cargo)?;
+    if let Some(sanitizer) = sanitizer {
+        sanitizer.apply(&workspace, &mut cargo)?;
     } else {
         build.push("--release");
     }
@@ -283,8 +294,9 @@ mod tests {
             exclude_perf_tests: true,
             launcher: Launcher::Local,
             profile: Profile::Full,
-            sanitize: false,
+            sanitize: None,
             program: None,
+            repeat: None,
             timeout: Duration::from_secs(1),
         };
         let args = options.suite_args();

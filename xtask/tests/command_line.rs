@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -100,6 +101,72 @@ fn ctrl_c_ends_the_ranks() {
 #[test]
 fn the_ranks_die_with_a_launcher_that_is_killed() {
     assert_eq!(ended_by(Signal::KILL), None);
+}
+
+/// `test-mp --repeat` of a suite of one rank that is this script.
+fn repeat(directory: &Path, script: &str, args: &[&str]) -> Command {
+    let suite = directory.join("suite");
+    fs::write(&suite, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&suite, fs::Permissions::from_mode(0o700)).unwrap();
+    let mut command = xtask(&["test-mp", "-n", "1", "--program", suite.to_str().unwrap()]);
+    // Logs go to the target directory.
+    command
+        .args(args)
+        .env("CARGO_TARGET_DIR", directory.join("target"));
+    command
+}
+
+#[test]
+fn repeated_runs_are_counted_and_those_that_fail_are_named_and_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    // The third run fails: each adds a byte to a file.
+    let script = r#"
+        printf x >> "$(dirname "$0")/runs"
+        [ "$(wc -c < "$(dirname "$0")/runs")" = 3 ] || { echo 1 passed, 0 failed, 0 skipped; exit; }
+        echo 'FAIL Flush.Deep (5 ms)'; echo why; echo 0 passed, 1 failed, 0 skipped; exit 1"#;
+    let args = ["--repeat", "4", "--busy", "1"];
+    let output = repeat(directory.path(), script, &args).output().unwrap();
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{out}");
+    assert!(out.contains("run 2: ok, 1 passed"), "{out}");
+    assert!(out.contains("run 3: FAILED, 0 passed"), "{out}");
+    assert!(out.contains("FAILED 1 of 4 runs: Flush.Deep\n"), "{out}");
+    let end = "4 runs, 1 failed\n3 passed, 1 failed, 0 skipped\n";
+    assert!(out.ends_with(end), "{out}");
+    let (_, log) = out.split_once("see ").unwrap();
+    let log = fs::read_to_string(log.lines().next().unwrap()).unwrap();
+    assert!(log.contains("[0] why\n"), "{log}");
+}
+
+#[test]
+fn ctrl_c_ends_repeated_runs_and_counts_those_that_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = r#"echo $$ > "$(dirname "$0")/pid.$$"; exec sleep 300"#;
+    let child = repeat(directory.path(), script, &["--repeat", "9", "--jobs", "2"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + PATIENCE;
+    let started = || -> Vec<String> {
+        let files = fs::read_dir(directory.path()).unwrap().flatten();
+        let pids = files.filter(|file| file.file_name().as_encoded_bytes().starts_with(b"pid."));
+        pids.map(|file| fs::read_to_string(file.path()).unwrap())
+            .filter(|text| text.ends_with('\n'))
+            .collect()
+    };
+    while started().len() < 2 {
+        assert!(Instant::now() < until, "two runs did not start");
+        thread::sleep(Duration::from_millis(10));
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success());
+    assert!(out.contains("\n0 runs, 0 failed\n"), "{out}");
+    let pids = started();
+    assert_eq!(pids.len(), 2, "a run was started after the signal");
+    assert!(pids.iter().all(|pid| gone(pid.trim())));
 }
 
 /// Runs `script` as a rank under an `mpirun` that sets `rank` and `size` as

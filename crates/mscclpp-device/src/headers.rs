@@ -20,6 +20,7 @@ pub const ALL: &[(&str, &str)] = &[
     header!("copy_device.hpp"),
     header!("cstdint_device.hpp"),
     header!("device.hpp"),
+    header!("fence_sanitizer.hpp"),
     header!("fifo_device.hpp"),
     header!("host_device.hpp"),
     header!("kernel.hpp"),

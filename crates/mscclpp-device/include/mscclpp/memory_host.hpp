@@ -6,6 +6,30 @@
 #include <sched.h>
 #include <time.h>
 
+// Builds with -fsanitize=thread; g++ and clang++ say so in different ways.
+#if defined(__SANITIZE_THREAD__)
+#define MSCCLPP_THREAD_SANITIZER
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define MSCCLPP_THREAD_SANITIZER
+#endif
+#endif
+
+#if defined(MSCCLPP_THREAD_SANITIZER)
+#include <mscclpp/fence_sanitizer.hpp>
+#else
+namespace mscclpp {
+inline namespace MSCCLPP_MODE {
+/// Fences in direct mode, and what ThreadSanitizer is told of accesses.
+namespace sanitizer {
+inline void storing(const void*, MemoryOrder) {}
+inline void loaded(const void*, MemoryOrder) {}
+inline void fence(MemoryOrder order) { __atomic_thread_fence(static_cast<int>(order)); }
+}  // namespace sanitizer
+}  // namespace MSCCLPP_MODE
+}  // namespace mscclpp
+#endif
+
 namespace mscclpp {
 inline namespace MSCCLPP_MODE {
 namespace memory {
@@ -30,7 +54,9 @@ inline T load(const T* address, MemoryOrder order) {
   if (const host::ThreadContext* thread = model()) {
     return static_cast<T>(thread->hooks->load(thread->self, address, bytesOf<T>(), order, Scope));
   }
-  return __atomic_load_n(address, static_cast<int>(order));
+  const T value = __atomic_load_n(address, static_cast<int>(order));
+  sanitizer::loaded(address, order);
+  return value;
 }
 
 template <MemoryScope Scope, typename T>
@@ -38,6 +64,7 @@ inline void store(T* address, T value, MemoryOrder order) {
   if (const host::ThreadContext* thread = model()) {
     thread->hooks->store(thread->self, address, static_cast<uint64_t>(value), bytesOf<T>(), order, Scope);
   } else {
+    sanitizer::storing(address, order);
     __atomic_store_n(address, value, static_cast<int>(order));
   }
 }
@@ -48,7 +75,10 @@ inline T fetchAdd(T* address, T operand, MemoryOrder order) {
     return static_cast<T>(thread->hooks->fetchAdd(thread->self, address, static_cast<uint64_t>(operand), bytesOf<T>(),
                                                   order, Scope));
   }
-  return __atomic_fetch_add(address, operand, static_cast<int>(order));
+  sanitizer::storing(address, order);
+  const T found = __atomic_fetch_add(address, operand, static_cast<int>(order));
+  sanitizer::loaded(address, order);
+  return found;
 }
 
 /// Returns the value found; it was replaced if it equals `expected`.
@@ -58,7 +88,10 @@ inline T compareExchange(T* address, T expected, T desired, MemoryOrder order) {
     return static_cast<T>(thread->hooks->compareExchange(thread->self, address, static_cast<uint64_t>(expected),
                                                          static_cast<uint64_t>(desired), bytesOf<T>(), order, Scope));
   }
-  __atomic_compare_exchange_n(address, &expected, desired, false, static_cast<int>(order), __ATOMIC_RELAXED);
+  sanitizer::storing(address, order);
+  const bool replaced =
+      __atomic_compare_exchange_n(address, &expected, desired, false, static_cast<int>(order), __ATOMIC_RELAXED);
+  sanitizer::loaded(address, replaced ? order : memoryOrderRelaxed);
   return expected;
 }
 
@@ -67,7 +100,7 @@ inline void fence(MemoryOrder order) {
   if (const host::ThreadContext* thread = model()) {
     thread->hooks->fence(thread->self, order, Scope);
   } else {
-    __atomic_thread_fence(static_cast<int>(order));
+    sanitizer::fence(order);
   }
 }
 
@@ -95,6 +128,7 @@ inline void storeMmio(uint64_t* address, uint64_t value) {
   if (const host::ThreadContext* thread = model()) {
     thread->hooks->storeMmio(thread->self, address, value);
   } else {
+    sanitizer::storing(address, memoryOrderRelaxed);
     __atomic_store_n(static_cast<volatile uint64_t*>(address), value, __ATOMIC_RELAXED);
   }
 }

@@ -2,9 +2,9 @@
 //! Stores to device registers on the memory models.
 
 use mscclpp_device::executor::memory::{Access, Order, Scope};
-use mscclpp_device::executor::{LaunchDims, Trace, Weak};
+use mscclpp_device::executor::{LaunchDims, Trace};
 
-use crate::support::{Cells, DEADLINE, Kernels};
+use crate::support::{Cells, DEADLINE, Kernels, seeds, weak_observed};
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -18,10 +18,10 @@ const ONE: LaunchDims = LaunchDims { grid: 1, block: 1 };
 
 /// In how many of many runs a doorbell is in the register before its payload is in memory.
 fn doorbell_overtakes(fence: bool) -> usize {
-    let runs = (0..200).filter(|seed| {
+    let runs = seeds(200).filter(|seed| {
         let (payload, register) = (Cells::new(1), Cells::new(1));
         let early = Cells::new(1);
-        let gpu = Weak::observed(*seed, move |write| {
+        let gpu = weak_observed(*seed, move |write| {
             if write.mmio {
                 early.set(0, u64::from(payload.get(0) == 0));
             }

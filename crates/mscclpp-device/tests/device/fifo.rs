@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use mscclpp_device::abi::{ProxyTrigger, Status};
 use mscclpp_device::executor::memory::{Access, Order, Scope};
-use mscclpp_device::executor::{ExecutorError, HostKernel, LaunchDims, Trace, Weak};
+use mscclpp_device::executor::{ExecutorError, HostKernel, LaunchDims, Trace};
 
-use crate::support::{Cells, DEADLINE, Kernels, Outcome, TestFifo, ensure, equal};
+use crate::support::{
+    Cells, DEADLINE, Kernels, Outcome, TestFifo, ensure, equal, seeds, weak_observed,
+};
 
 const LOW: u64 = !ProxyTrigger::COMMIT_BIT;
 
@@ -146,11 +148,47 @@ fn several_producers_lose_nothing() {
     several_producers(&Kernels::of("fifo")).unwrap();
 }
 
+/// Several producers, each with a word of payload stored before its trigger.
+pub(crate) fn payload_behind_triggers(kernels: &Kernels) -> Outcome {
+    const PRODUCERS: u32 = 2;
+    const COUNT: u64 = 500;
+    let fifo = TestFifo::new(8);
+    let counts = || Cells::new(PRODUCERS as usize);
+    let payload = Cells::new(PRODUCERS as usize * COUNT as usize);
+    let mut args = push_args(&fifo, COUNT, counts(), counts());
+    args.payload = payload.address();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (own, stopping) = (fifo, stop.clone());
+    let consumer = std::thread::spawn(move || {
+        let mut wrong = 0;
+        own.consume(&stopping, Duration::from_secs(20), |_, trigger| {
+            wrong += u64::from(payload.get(trigger.fst as usize) != trigger.fst);
+        });
+        wrong
+    });
+    let dims = LaunchDims {
+        grid: 1,
+        block: PRODUCERS,
+    };
+    let ran = kernels.direct("fifo_push").run(dims, args, DEADLINE);
+    stop.store(true, SeqCst);
+    let wrong = consumer
+        .join()
+        .map_err(|_| "the consumer panicked".to_owned())?;
+    ran.map_err(|error| error.to_string())?;
+    equal("triggers before their payload", wrong, 0)
+}
+
+#[test]
+fn a_consumer_finds_the_payload_behind_each_trigger() {
+    payload_behind_triggers(&Kernels::of("fifo")).unwrap();
+}
+
 /// On weak memory: whenever the consumer finds a slot committed, both words and the payload that
 /// was stored before the push are there.
 pub(crate) fn weak_publication(kernels: &Kernels) -> Outcome {
     for budget in [-1, 300] {
-        for seed in 0..40 {
+        for seed in seeds(40) {
             weak_publication_of(kernels, seed, budget)
                 .map_err(|fault| format!("seed {seed}, budget {budget}: {fault}"))?;
         }
@@ -165,7 +203,7 @@ fn weak_publication_of(kernels: &Kernels, seed: u64, budget: i64) -> Outcome {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let consumed = seen.clone();
     // The consumer looks after each change of memory: no moment escapes it.
-    let gpu = Weak::observed(seed, move |_| {
+    let gpu = weak_observed(seed, move |_| {
         while let Some(trigger) = fifo.poll() {
             let position = fifo.tail.get(0) as usize;
             consumed

@@ -7,7 +7,7 @@ use mscclpp_device::abi::Status;
 use mscclpp_device::executor::memory::{Access, Order, Scope};
 use mscclpp_device::executor::{LaunchDims, Trace, Weak};
 
-use crate::support::{Cells, DEADLINE, Kernels, Outcome, equal};
+use crate::support::{Cells, DEADLINE, Kernels, Outcome, equal, seeds, weak};
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -71,8 +71,8 @@ fn all_threads_of_all_blocks_meet_in_each_round() {
 /// On weak memory: what any thread stored before the barrier is seen by all behind it.
 pub(crate) fn weak_rounds(kernels: &Kernels) -> Outcome {
     let dims = LaunchDims { grid: 2, block: 2 };
-    for seed in 0..40 {
-        rounds(kernels, dims, 8, Some(Weak::new(seed)))
+    for seed in seeds(40) {
+        rounds(kernels, dims, 8, Some(weak(seed)))
             .map_err(|fault| format!("seed {seed}: {fault}"))?;
     }
     Ok(())

@@ -14,6 +14,7 @@ mod grid;
 mod mutants;
 mod packet;
 mod queue;
+mod races;
 mod sanitizer;
 mod semaphore;
 mod support;

@@ -13,16 +13,16 @@ use crate::queue::waits;
 use crate::support::{Build, Kernels, Outcome};
 use crate::{channel, fifo, grid, packet, semaphore};
 
-struct Mutant {
-    header: &'static str,
-    from: &'static str,
-    to: &'static str,
-    kernels: &'static str,
-    check: fn(&Kernels) -> Outcome,
+pub(crate) struct Mutant {
+    pub(crate) header: &'static str,
+    pub(crate) from: &'static str,
+    pub(crate) to: &'static str,
+    pub(crate) kernels: &'static str,
+    pub(crate) check: fn(&Kernels) -> Outcome,
 }
 
 /// Builds the mutant's kernels. Panics unless the text to replace is there once.
-fn build(mutant: &Mutant) -> (Build, Kernels) {
+pub(crate) fn build(mutant: &Mutant) -> (Build, Kernels) {
     let copy = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let target = copy.path().join("mscclpp");
     std::fs::create_dir(&target).unwrap();

@@ -8,7 +8,7 @@ use mscclpp_device::abi::Status;
 use mscclpp_device::executor::{LaunchDims, Weak};
 use proptest::prelude::*;
 
-use crate::support::{Cells, DEADLINE, Kernels, Outcome, equal};
+use crate::support::{Cells, DEADLINE, Kernels, Outcome, equal, seeds, weak, weak_observed};
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -112,7 +112,7 @@ proptest! {
 /// On weak memory: a reader, another agent that looks at each moment, never finds a packet word
 /// with the flag and without the data; and the kernel's own reader gets the data.
 pub(crate) fn weak_packets(kernels: &Kernels) -> Outcome {
-    for seed in 0..40 {
+    for seed in seeds(40) {
         for small in [false, true] {
             weak_packets_of(kernels, seed, small)
                 .map_err(|fault| format!("seed {seed}, small {small}: {fault}"))?;
@@ -128,7 +128,7 @@ fn weak_packets_of(kernels: &Kernels, seed: u64, small: bool) -> Outcome {
     let expected = packet_words(&data, FLAG);
     let torn = Arc::new(Mutex::new(None));
     let (found, wanted) = (torn.clone(), expected.clone());
-    let gpu = Weak::observed(seed, move |_| {
+    let gpu = weak_observed(seed, move |_| {
         for (i, word) in packets.all().into_iter().enumerate() {
             if (word >> 32) as u32 == FLAG && word != wanted[i] {
                 found.lock().unwrap().get_or_insert((i, word));
@@ -164,9 +164,9 @@ fn on_weak_memory_a_flag_never_comes_before_its_data() {
 #[test]
 fn on_weak_memory_readers_of_another_block_get_the_data() {
     let data: Vec<u64> = (0..16).map(|i| i << 33 | i).collect();
-    for seed in 0..10 {
+    for seed in seeds(10) {
         for small in [false, true] {
-            let gpu = Some(Weak::new(seed));
+            let gpu = Some(weak(seed));
             let (_, result) = copy(&Kernels::of("packet"), &data, 5, small, 2, gpu).unwrap();
             assert_eq!(result, data, "seed {seed}");
         }

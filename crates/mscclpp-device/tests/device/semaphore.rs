@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use mscclpp_device::abi::{Host2DeviceSemaphoreDeviceHandle, Status};
 use mscclpp_device::executor::memory::{Access, Order, Scope};
-use mscclpp_device::executor::{LaunchDims, Trace, Weak};
+use mscclpp_device::executor::{LaunchDims, Trace};
 
-use crate::support::{Cells, DEADLINE, Kernels, Outcome, TestSemaphore, ensure, equal};
+use crate::support::{
+    Cells, DEADLINE, Kernels, Outcome, TestSemaphore, ensure, equal, seeds, weak,
+};
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -313,23 +315,44 @@ fn a_wait_acquires_what_the_signal_released() {
     looks_acquire(&Kernels::of("semaphore")).unwrap();
 }
 
+fn publish(kernels: &Kernels, seed: Option<u64>) -> Outcome {
+    let semaphore = TestSemaphore::new();
+    let (datum, seen) = (Cells::new(1), Cells::new(1));
+    let args = Publish {
+        semaphore: semaphore.handle(),
+        datum: datum.address(),
+        seen: seen.address(),
+    };
+    let dims = LaunchDims { grid: 2, block: 1 };
+    let running = match seed {
+        None => kernels.direct("semaphore_publish").launch(dims, args),
+        Some(seed) => {
+            let kernel = kernels.modelled("semaphore_publish");
+            kernel.launch_modelled(dims, args, weak(seed))
+        }
+    };
+    running
+        .and_then(|running| running.join(DEADLINE))
+        .map_err(|error| error.to_string())?;
+    equal("datum", seen.get(0), 7)
+}
+
+/// What is stored before a signal is there behind the wait.
+pub(crate) fn datum_behind_a_signal(kernels: &Kernels) -> Outcome {
+    (0..20).try_for_each(|_| publish(kernels, None))
+}
+
+#[test]
+fn data_released_before_a_signal_is_there_after_the_wait() {
+    datum_behind_a_signal(&Kernels::of("semaphore")).unwrap();
+}
+
 #[test]
 fn on_weak_memory_data_released_before_a_signal_is_there_after_the_wait() {
-    for seed in 0..30 {
-        let semaphore = TestSemaphore::new();
-        let (datum, seen) = (Cells::new(1), Cells::new(1));
-        let args = Publish {
-            semaphore: semaphore.handle(),
-            datum: datum.address(),
-            seen: seen.address(),
-        };
-        Kernels::of("semaphore")
-            .modelled("semaphore_publish")
-            .launch_modelled(LaunchDims { grid: 2, block: 1 }, args, Weak::new(seed))
-            .unwrap()
-            .join(DEADLINE)
+    for seed in seeds(30) {
+        publish(&Kernels::of("semaphore"), Some(seed))
+            .map_err(|fault| format!("seed {seed}: {fault}"))
             .unwrap();
-        assert_eq!(seen.get(0), 7, "seed {seed}");
     }
 }
 

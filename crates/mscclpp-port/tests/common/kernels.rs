@@ -70,10 +70,11 @@ impl Kernels {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let object = directory.path().join("kernels.so");
         // clang++'s objects leave the sanitizer's runtime to the test.
-        let sanitized = std::env::var_os("MSCCLPP_SANITIZED").is_some();
-        let (compiler, sanitizer) = match sanitized {
-            true => ("clang++", Some("-fsanitize=address")),
-            false => ("g++", None),
+        let kind = std::env::var("MSCCLPP_SANITIZED").ok();
+        let sanitizer = kind.map(|kind| format!("-fsanitize={kind}"));
+        let compiler = match sanitizer {
+            Some(_) => "clang++",
+            None => "g++",
         };
         let output = Command::new(compiler)
             .args(sanitizer)

@@ -2,6 +2,8 @@
 #include <mscclpp/fifo_device.hpp>
 #include <mscclpp/kernel.hpp>
 
+#include "data.hpp"
+
 using namespace mscclpp;
 
 // Each thread pushes `count` triggers. Thread t's i-th has fst = t * count + i + first and
@@ -26,7 +28,7 @@ MSCCLPP_KERNEL(fifo_push, PushArgs) {
   for (uint64_t i = 0; i < args.count && status == Status::Ok; ++i) {
     const uint64_t value = id * args.count + i + args.first;
     if (args.payload != nullptr) {
-      memory::store<scopeSystem>(&args.payload[id * args.count + i], value, memoryOrderRelaxed);
+      storeData(&args.payload[id * args.count + i], value);
     }
     ProxyTrigger trigger;
     trigger.fst = value;

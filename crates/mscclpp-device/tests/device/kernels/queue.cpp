@@ -3,6 +3,8 @@
 #include <mscclpp/kernel.hpp>
 #include <mscclpp/port_channel.hpp>
 
+#include "data.hpp"
+
 using namespace mscclpp;
 
 // A call, as data: twin of `Op` in support/script.rs.
@@ -54,7 +56,7 @@ static uint64_t call(PortChannelDeviceHandle& bound, const Op& op) {
         case 2: return number(bound.get(op.dstOffset, op.size));
         default: return number(base.get(op.dst, op.dstOffset, op.src, op.srcOffset, op.size));
       }
-    case 10: memory::store<scopeDevice>(word, static_cast<uint64_t>(op.value), memoryOrderRelaxed); return 0;
+    case 10: storeData(word, static_cast<uint64_t>(op.value)); return 0;
     case 11: return memory::load<scopeDevice>(word, memoryOrderRelaxed);
     case 12: return bound.compatible();
     case 13: return number(reinterpret_cast<DeviceSyncer*>(word)->sync(static_cast<int>(gridDim.x), op.value));
@@ -115,7 +117,7 @@ MSCCLPP_KERNEL(queue_stream, StreamArgs) {
       const uint64_t first = args.together ? threadIdx.x : 0;
       const uint64_t step = args.together ? blockDim.x : 1;
       for (uint64_t i = first; i < args.bytes / 8; i += step) {
-        memory::store<scopeDevice>(words + i, payload(piece, round), memoryOrderRelaxed);
+        storeData(words + i, payload(piece, round));
       }
     }
     if (args.together) __syncthreads();
@@ -156,7 +158,7 @@ MSCCLPP_KERNEL(queue_receive, ReceiveArgs) {
     status = args.channel.wait();
     const uint64_t* words = reinterpret_cast<const uint64_t*>(args.target + round * args.bytes);
     for (uint64_t i = 0; i < args.bytes / 8; ++i) {
-      wrong += memory::load<scopeSystem>(words + i, memoryOrderRelaxed) != payload(round, round);
+      wrong += loadData(words + i) != payload(round, round);
     }
   }
   *args.wrong = wrong;

@@ -2,6 +2,8 @@
 #include <mscclpp/kernel.hpp>
 #include <mscclpp/semaphore_device.hpp>
 
+#include "data.hpp"
+
 #if defined(MSCCLPP_DEVICE_HOST)
 #include <time.h>
 #endif
@@ -50,9 +52,9 @@ struct PublishArgs {
 MSCCLPP_KERNEL(semaphore_publish, PublishArgs) {
   if (blockIdx.x == 0) {
     args.semaphore.wait();
-    *args.seen = memory::load<scopeSystem>(args.datum, memoryOrderRelaxed);
+    *args.seen = loadData(args.datum);
   } else {
-    memory::store<scopeSystem>(args.datum, uint64_t{7}, memoryOrderRelaxed);
+    storeData(args.datum, 7);
     atomicFetchAdd<uint64_t, scopeSystem>(args.semaphore.inboundToken, 1, memoryOrderRelease);
   }
 }

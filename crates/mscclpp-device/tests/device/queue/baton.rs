@@ -12,7 +12,7 @@ use mscclpp_device::executor::memory::Access;
 
 use crate::support::end::{baton_at, ready_at};
 use crate::support::script::{PUT, PUT_SIGNAL, PUT_SIGNAL_FLUSH, SIGNAL};
-use crate::support::{Kernels, Op, Outcome, Rig, Runner, Setup, all_ok, equal};
+use crate::support::{Kernels, Op, Outcome, Rig, Runner, Setup, all_ok, equal, seeds};
 
 /// Bytes of a part; the largest transfers here have nine.
 const PART: u64 = 8;
@@ -179,7 +179,7 @@ fn posts_of_one_two_and_many_requests_of_many_threads_are_each_announced_once() 
 /// The same on weak memory.
 pub(crate) fn weak(kernels: &Kernels) -> Outcome {
     for blocks in [2, 4, 16, 64] {
-        for seed in 0..4 {
+        for seed in seeds(4) {
             let setup = Setup {
                 blocks,
                 ..Setup::default()

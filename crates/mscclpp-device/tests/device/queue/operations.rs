@@ -13,7 +13,7 @@ use crate::support::script::{
     ACCUMULATE, COMPATIBLE, FLUSH, GET, POLL, PUT, PUT_SIGNAL, PUT_SIGNAL_FLUSH, SIGNAL, WAIT,
 };
 use crate::support::{
-    Kernels, Op, Outcome, Rig, Runner, Setup, TestChannel, all_ok, ensure, equal,
+    Kernels, Op, Outcome, Rig, Runner, Setup, TestChannel, all_ok, ensure, equal, seeds,
 };
 
 /// All of a buffer.
@@ -199,7 +199,7 @@ fn every_call_moves_its_bytes_and_counts_its_signals() {
 
 pub(crate) fn weak(kernels: &Kernels) -> Outcome {
     for setup in setups().into_iter().filter(|setup| !setup.linked) {
-        for seed in 0..6 {
+        for seed in seeds(6) {
             let setup = setup.clone().modelled().seed(seed);
             every_call(kernels, setup, Some(seed))?;
         }
@@ -317,9 +317,9 @@ fn results_of_atomics_never_land_in_the_users_memory() {
 
 /// What a put's source held when the flush returned is what arrived: it may be written again.
 #[test]
-fn a_source_may_be_written_again_behind_a_flush() {
+fn on_weak_memory_a_source_may_be_written_again_behind_a_flush() {
     let kernels = Kernels::of("queue");
-    for seed in 0..10 {
+    for seed in seeds(10) {
         let rig = Rig::new(Setup::exclusive().modelled().seed(seed));
         let gpu = rig.weak(seed, || {});
         let source = rig.ends[0].source.address();

@@ -12,7 +12,7 @@ use mscclpp_softnic::{Acknowledge, Checks, HostBuffer, Landing, TriggerMode};
 
 use super::limits::Stream;
 use crate::support::script::{PUT_SIGNAL, PUT_SIGNAL_FLUSH};
-use crate::support::{Cells, DEADLINE, Kernels, Outcome, Rig, Setup, ensure, equal};
+use crate::support::{Cells, DEADLINE, Kernels, Outcome, Rig, Setup, ensure, equal, seeds};
 
 const TRIGGERS: [TriggerMode; 4] = [
     TriggerMode::Doorbell,
@@ -163,7 +163,7 @@ fn pieces(kind: u32) -> Stream {
 
 /// One poster on weak memory, with its own payload and with its block's.
 pub(crate) fn weak_poster(kernels: &Kernels) -> Outcome {
-    for seed in 0..4 {
+    for seed in seeds(4) {
         for setup in modes(seed) {
             weak_stream(kernels, setup.clone(), pieces(PUT_SIGNAL), 1, seed)?;
             let together = Stream {
@@ -184,7 +184,7 @@ fn on_weak_memory_no_mode_shows_stale_payload_of_one_poster() {
 
 /// Several posters on one queue, on weak memory; some posts are of many requests.
 pub(crate) fn weak_posters(kernels: &Kernels) -> Outcome {
-    for seed in 0..4 {
+    for seed in seeds(4) {
         for setup in modes(seed) {
             if setup.form == QueueForm::Exclusive {
                 continue;

@@ -12,7 +12,7 @@ use mscclpp_device::abi::QueueForm;
 use super::limits::Stream;
 use crate::support::end::{baton_at, ready_at};
 use crate::support::script::{FLUSH, PUT_SIGNAL, PUT_SIGNAL_FLUSH, SIGNAL, WAIT};
-use crate::support::{Cells, Kernels, Op, Outcome, Rig, Runner, Setup, all_ok, equal};
+use crate::support::{Cells, Kernels, Op, Outcome, Rig, Runner, Setup, all_ok, equal, seeds};
 
 /// Each thread's flush covers its own post: its bytes are at the peer when it returns.
 pub(crate) fn own_completions(kernels: &Kernels) -> Outcome {
@@ -117,70 +117,71 @@ fn several_threads_wait_and_post_on_one_channel() {
 /// An exclusive queue goes from block to block behind the grid's barrier, and from launch to launch,
 /// on direct and on weak memory.
 pub(crate) fn handed_over(kernels: &Kernels) -> Outcome {
+    (0..3).try_for_each(|seed| hand_over(kernels, seed, false))?;
+    seeds(3).try_for_each(|seed| hand_over(kernels, seed, true))
+}
+
+fn hand_over(kernels: &Kernels, seed: u64, weak: bool) -> Outcome {
     const BLOCKS: u64 = 3;
-    for seed in 0..6 {
-        let weak = seed % 2 == 1;
-        let setup = Setup {
-            blocks: 8,
-            ..Setup::exclusive()
-        };
-        let setup = if weak { setup.modelled() } else { setup };
-        let rig = Rig::new(setup.seed(seed));
-        let source = rig.ends[0].source.address();
-        let syncer = Cells::new(2);
-        let model = weak.then(|| rig.weak(seed, || {}).into());
-        let mut turn = 0;
-        for launch in 0..3 {
-            let mut scripts = vec![Vec::new(); BLOCKS as usize];
-            for _ in 0..5 {
-                for block in 0..BLOCKS {
-                    // Two posts, the second of what the last poster's block stored.
-                    let at = 8 * turn;
-                    scripts[block as usize].extend([
-                        Op::store(source + at, turn + 1),
-                        Op::same(PUT_SIGNAL, at, 8),
-                    ]);
-                    turn += 1;
-                    if turn % 4 == 0 {
-                        scripts[block as usize].push(Op::of(FLUSH));
-                    }
-                    for script in &mut scripts {
-                        script.push(Op::grid_barrier(syncer));
-                    }
+    let setup = Setup {
+        blocks: 8,
+        ..Setup::exclusive()
+    };
+    let setup = if weak { setup.modelled() } else { setup };
+    let rig = Rig::new(setup.seed(seed));
+    let source = rig.ends[0].source.address();
+    let syncer = Cells::new(2);
+    let model = weak.then(|| rig.weak(seed, || {}).into());
+    let mut turn = 0;
+    for launch in 0..3 {
+        let mut scripts = vec![Vec::new(); BLOCKS as usize];
+        for _ in 0..5 {
+            for block in 0..BLOCKS {
+                // Two posts, the second of what the last poster's block stored.
+                let at = 8 * turn;
+                scripts[block as usize].extend([
+                    Op::store(source + at, turn + 1),
+                    Op::same(PUT_SIGNAL, at, 8),
+                ]);
+                turn += 1;
+                if turn % 4 == 0 {
+                    scripts[block as usize].push(Op::of(FLUSH));
+                }
+                for script in &mut scripts {
+                    script.push(Op::grid_barrier(syncer));
                 }
             }
-            let runner = Runner {
-                model: model.clone(),
-                ..Runner::direct(&rig, kernels)
-            };
-            all_ok(&runner.run_all(BLOCKS as u32, &scripts)?.concat())
-                .map_err(|fault| format!("seed {seed}, launch {launch}: {fault}"))?;
         }
         let runner = Runner {
             model: model.clone(),
             ..Runner::direct(&rig, kernels)
         };
-        all_ok(&runner.run(&[Op::of(FLUSH)])?)?;
-        let seen: Vec<_> = (0..turn)
-            .map(|turn| rig.ends[1].target.read_u64(8 * turn as usize))
-            .collect();
-        equal("target", seen, (1..=turn).collect())?;
-        equal("signals", rig.ends[1].signals(), turn)?;
-        equal("requests", rig.ends[0].completed(), 2 * turn)?;
-        rig.no_violations()?;
+        all_ok(&runner.run_all(BLOCKS as u32, &scripts)?.concat())
+            .map_err(|fault| format!("seed {seed}, launch {launch}: {fault}"))?;
     }
-    Ok(())
+    let runner = Runner {
+        model: model.clone(),
+        ..Runner::direct(&rig, kernels)
+    };
+    all_ok(&runner.run(&[Op::of(FLUSH)])?)?;
+    let seen: Vec<_> = (0..turn)
+        .map(|turn| rig.ends[1].target.read_u64(8 * turn as usize))
+        .collect();
+    equal("target", seen, (1..=turn).collect())?;
+    equal("signals", rig.ends[1].signals(), turn)?;
+    equal("requests", rig.ends[0].completed(), 2 * turn)?;
+    rig.no_violations()
 }
 
 #[test]
-fn an_exclusive_queue_is_handed_over_by_barriers_and_launches() {
+fn an_exclusive_queue_is_handed_over_by_barriers_and_launches_on_weak_memory_too() {
     handed_over(&Kernels::of("queue")).unwrap();
 }
 
 /// A thread stores payload, request and ready word, and is not heard of again; the one before it
 /// has the baton and announces both. It must take over all that the other had stored.
 pub(crate) fn another_threads_request(kernels: &Kernels) -> Outcome {
-    for seed in 0..60 {
+    for seed in seeds(60) {
         let rig = Rig::new(Setup::default().modelled().seed(seed));
         let [own, peer] = &rig.ends;
         let channel = rig.channel(0);

@@ -71,17 +71,23 @@ impl Build {
     }
 }
 
-/// g++, or in a sanitized build clang++, whose objects leave the sanitizer's runtime to the test.
+/// g++, or in a sanitized build clang++ with its sanitizer, whose objects leave the sanitizer's runtime to the test.
 fn compiler() -> Command {
-    if std::env::var_os("MSCCLPP_SANITIZED").is_none() {
+    let Some(kind) = sanitizer() else {
         let mut command = Command::new("g++");
         // Else the dynamic linker would merge inline variables of all objects.
         command.arg("-fno-gnu-unique");
         return command;
-    }
+    };
     let mut command = Command::new("clang++");
-    command.args(["-fsanitize=address", "-fno-omit-frame-pointer"]);
+    command.arg(format!("-fsanitize={kind}"));
+    command.arg("-fno-omit-frame-pointer");
     command
+}
+
+/// What this build is checked with: `address`, `thread` or nothing.
+pub(crate) fn sanitizer() -> Option<String> {
+    std::env::var("MSCCLPP_SANITIZED").ok()
 }
 
 impl Kernels {

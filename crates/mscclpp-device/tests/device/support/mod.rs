@@ -8,15 +8,17 @@ mod kernels;
 mod memory;
 pub(crate) mod nic;
 pub(crate) mod script;
+mod seeds;
 
 use std::time::Duration;
 
 pub(crate) use end::SCRATCH;
 pub(crate) use fifo::TestFifo;
-pub(crate) use kernels::{Build, Kernels};
+pub(crate) use kernels::{Build, Kernels, sanitizer};
 pub(crate) use memory::{Cells, TestChannel, TestSemaphore, keep};
 pub(crate) use nic::{Rig, Setup};
 pub(crate) use script::{Op, Runner, all_ok};
+pub(crate) use seeds::{seeds, weak, weak_observed};
 
 /// Longer than anything here takes, also on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);

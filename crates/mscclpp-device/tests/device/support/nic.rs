@@ -13,7 +13,7 @@ use mscclpp_device::executor::{HostKernel, LaunchDims, Model, Trace, Weak, memor
 use mscclpp_softnic::{Device, DeviceConfig, EngineMode, SendAttributes, Violation};
 
 use super::end::{End, named};
-use super::{Outcome, ensure, equal};
+use super::{Outcome, ensure, equal, weak_observed};
 
 /// How a rig is made.
 #[derive(Clone, Debug)]
@@ -168,7 +168,7 @@ impl Rig {
     /// `look` is called after each.
     pub(crate) fn weak(&self, seed: u64, look: impl Fn() + Send + Sync + 'static) -> Weak {
         let bell = self.bell();
-        Weak::observed(seed, move |write| {
+        weak_observed(seed, move |write| {
             if write.mmio {
                 bell(write.address, write.value);
                 look();
