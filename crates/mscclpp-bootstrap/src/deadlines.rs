@@ -3,63 +3,88 @@
 
 use std::time::Duration;
 
-/// How long things may take, for all layers of a job. The default is what the environment says, in
-/// seconds (fractions allowed, from a millisecond to 1e9); what cannot be used is logged as a warning,
-/// and the value below holds.
-///
-/// | field | variable | default |
-/// |---|---|---|
-/// | [`step`](Self::step) | `MSCCLPP_BOOTSTRAP_TIMEOUT` | 30 s |
-/// | [`silence`](Self::silence) | `MSCCLPP_SILENCE_TIMEOUT` | 5 s |
-/// | [`stall`](Self::stall) | `MSCCLPP_CONNECTION_TIMEOUT` | 30 s |
-/// | [`self_test`](Self::self_test) | `MSCCLPP_SELF_TEST_TIMEOUT` | 5 s |
-/// | [`proxy_stop`](Self::proxy_stop) | `MSCCLPP_PROXY_STOP_TIMEOUT` | 5 s |
-///
-/// Calls that take a [`Deadline`](crate::Deadline) of their own, or a time, go by that instead. A
-/// kernel's `wait` without a budget has none: it ends by a signal, the queue's error, the peer's death
-/// or the host's abort.
-///
-/// Not for configuration: dropping a connection waits a second for the peer to take over what was
-/// posted, and two more for its threads; dropping a bootstrap, two seconds for its goodbyes; stopping
-/// a proxy, half a second more than it was given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Deadlines {
-    /// A step that ranks take together: a collective, a setup, an exchange of two.
-    pub step: Duration,
-    /// Without a sign of life for so long, a rank counts as dead. The same on all ranks.
-    pub silence: Duration,
-    /// A peer that takes and acknowledges nothing for so long, although there is something to,
-    /// loses its connection.
-    pub stall: Duration,
-    /// The first request of a new send queue, and the greeting of two HCAs.
-    pub self_test: Duration,
-    /// Stopping or dropping a proxy: what was pushed is executed.
-    pub proxy_stop: Duration,
+/// Declares [`Deadlines`], so that field, variable and default are said once.
+macro_rules! deadlines {
+    ($(
+        $(#[$doc:meta])*
+        $field:ident: $seconds:literal s, $variable:literal;
+    )*) => {
+        /// How long things may take, for all layers of a job. The default is what the environment says,
+        /// in seconds (fractions allowed, from a millisecond to 1e9); what cannot be used is logged as a
+        /// warning, and the value below holds.
+        ///
+        /// | field | variable | default |
+        /// |---|---|---|
+        $(#[doc = concat!(
+            "| [`", stringify!($field), "`](Self::", stringify!($field), ") | `", $variable, "` | ",
+            $seconds, " s |"
+        )])*
+        ///
+        /// Which wait each of them limits, and what limits the others, is in `docs/deadlines.md`. Calls
+        /// that take a [`Deadline`](crate::Deadline) of their own, or a time, go by that instead. A
+        /// kernel's `wait` without a budget has none: it ends by a signal, the queue's error, the peer's
+        /// death or the host's abort.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Deadlines {
+            $($(#[$doc])* pub $field: Duration,)*
+        }
+
+        impl Deadlines {
+            /// What some variables say, given by name, or the defaults.
+            #[must_use]
+            pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
+                Self {
+                    $($field: seconds(&variable, $variable, $seconds),)*
+                }
+            }
+
+            /// All of them, each with its name, its variable and its value.
+            #[cfg(test)]
+            fn list(&self) -> Vec<(&'static str, &'static str, Duration)> {
+                vec![$((stringify!($field), $variable, self.$field),)*]
+            }
+        }
+    };
 }
 
-impl Deadlines {
-    /// What some variables say, given by name, or the defaults.
-    #[must_use]
-    pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
-        let seconds = |name: &str, default: u64| {
-            let default = Duration::from_secs(default);
-            let Some(text) = variable(name) else {
-                return default;
-            };
-            parse_seconds(&text).unwrap_or_else(|| {
-                tracing::warn!("{name}={text} is no positive number of seconds: ignored");
-                default
-            })
-        };
-        Self {
-            step: seconds("MSCCLPP_BOOTSTRAP_TIMEOUT", 30),
-            silence: seconds("MSCCLPP_SILENCE_TIMEOUT", 5),
-            stall: seconds("MSCCLPP_CONNECTION_TIMEOUT", 30),
-            self_test: seconds("MSCCLPP_SELF_TEST_TIMEOUT", 5),
-            proxy_stop: seconds("MSCCLPP_PROXY_STOP_TIMEOUT", 5),
-        }
-    }
+deadlines! {
+    /// A step that ranks take together: a collective, a setup, an exchange of two; mapping a peer's
+    /// memory.
+    step: 30 s, "MSCCLPP_BOOTSTRAP_TIMEOUT";
+    /// Without a sign of life for so long, a rank counts as dead. The same on all ranks.
+    silence: 5 s, "MSCCLPP_SILENCE_TIMEOUT";
+    /// A peer that takes and acknowledges nothing for so long, although there is something to,
+    /// loses its connection.
+    stall: 30 s, "MSCCLPP_CONNECTION_TIMEOUT";
+    /// The first request of a new send queue, and the greeting of two HCAs.
+    self_test: 5 s, "MSCCLPP_SELF_TEST_TIMEOUT";
+    /// Stopping or dropping a proxy: what was pushed is executed.
+    proxy_stop: 5 s, "MSCCLPP_PROXY_STOP_TIMEOUT";
+    /// Dropping a bootstrap: its peers take over the last messages and hear the goodbye.
+    goodbye: 2 s, "MSCCLPP_GOODBYE_TIMEOUT";
+    /// Dropping a connection: what was posted is executed, and the peer is told.
+    linger: 1 s, "MSCCLPP_LINGER_TIMEOUT";
+    /// Dropping a connection, after that: its threads end. One that does not is left behind, with all
+    /// that it uses.
+    teardown: 2 s, "MSCCLPP_TEARDOWN_TIMEOUT";
+    /// Whoever connects to a port: its proof, and its first frame.
+    proof: 5 s, "MSCCLPP_PROOF_TIMEOUT";
+    /// A copy from or to a GPU's memory that the host waits for.
+    gpu_copy: 10 s, "MSCCLPP_GPU_COPY_TIMEOUT";
+    /// A process that asks for a GPU's memory takes the answer.
+    ipc_answer: 2 s, "MSCCLPP_IPC_ANSWER_TIMEOUT";
+}
+
+fn seconds(variable: &impl Fn(&str) -> Option<String>, name: &str, default: u64) -> Duration {
+    let default = Duration::from_secs(default);
+    let Some(text) = variable(name) else {
+        return default;
+    };
+    parse_seconds(&text).unwrap_or_else(|| {
+        tracing::warn!("{name}={text} is no positive number of seconds: ignored");
+        default
+    })
 }
 
 impl Default for Deadlines {
@@ -83,19 +108,51 @@ fn parse_seconds(text: &str) -> Option<Duration> {
 mod tests {
     use super::*;
 
+    /// The rows of a documented table, by their cells.
+    fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
+        (text.lines())
+            .filter(|line| line.starts_with("| `"))
+            .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+    }
+
     #[test]
-    fn what_is_not_set_or_not_a_time_has_its_default() {
+    fn the_documented_names_and_defaults_are_those_of_the_code() {
+        let text = include_str!("../../../docs/deadlines.md");
+        let (_, text) = text.split_once("## The configuration").unwrap();
+        let (text, _) = text.split_once("## ").unwrap();
+        let documented: Vec<String> = rows(text).map(|row| row[..3].join(" ")).collect();
+        let defaults = Deadlines::read(|_| None).list();
+        let coded = (defaults.iter()).map(|(name, variable, default)| {
+            format!("`{name}` `{variable}` {} s", default.as_secs())
+        });
+        assert_eq!(documented, coded.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn every_wait_names_a_limit_that_there_is() {
+        let text = include_str!("../../../docs/deadlines.md");
+        let (_, text) = text.split_once("## What limits which wait").unwrap();
+        let (text, _) = text.split_once("## ").unwrap();
+        let names: Vec<_> = Deadlines::read(|_| None).list();
+        let mut used = Vec::new();
+        let table = text.lines().filter(|line| line.starts_with("| "));
+        for line in table.skip(1) {
+            let limit = line.trim_matches('|').split('|').nth(1).unwrap();
+            for name in limit.split('`').skip(1).step_by(2) {
+                let known = names.iter().any(|(field, ..)| *field == name);
+                let constant = name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+                assert!(known || constant, "{name}: {line}");
+                used.push(name);
+            }
+        }
+        for (name, ..) in names {
+            assert!(used.contains(&name), "no wait is limited by {name}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_time_has_its_default() {
         let defaults = Deadlines::read(|_| None);
-        let seconds = |duration: Duration| duration.as_secs();
-        let Deadlines {
-            step,
-            silence,
-            stall,
-            self_test,
-            proxy_stop,
-        } = defaults;
-        let all = [step, silence, stall, self_test, proxy_stop].map(seconds);
-        assert_eq!(all, [30, 5, 30, 5, 5]);
         for bad in [
             "", "0", "-1", "soon", "inf", "nan", "1e30", "1e18", "0.0001",
         ] {
@@ -121,49 +178,17 @@ mod tests {
 
     #[test]
     fn each_variable_sets_its_own_value() {
-        let quarter = Duration::from_millis(250);
-        let with =
-            |name: &'static str| Deadlines::read(move |n| (n == name).then(|| " 0.25 ".into()));
-        let defaults = || Deadlines::read(|_| None);
-        let cases = [
-            (
-                "MSCCLPP_BOOTSTRAP_TIMEOUT",
-                Deadlines {
-                    step: quarter,
-                    ..defaults()
-                },
-            ),
-            (
-                "MSCCLPP_SILENCE_TIMEOUT",
-                Deadlines {
-                    silence: quarter,
-                    ..defaults()
-                },
-            ),
-            (
-                "MSCCLPP_CONNECTION_TIMEOUT",
-                Deadlines {
-                    stall: quarter,
-                    ..defaults()
-                },
-            ),
-            (
-                "MSCCLPP_SELF_TEST_TIMEOUT",
-                Deadlines {
-                    self_test: quarter,
-                    ..defaults()
-                },
-            ),
-            (
-                "MSCCLPP_PROXY_STOP_TIMEOUT",
-                Deadlines {
-                    proxy_stop: quarter,
-                    ..defaults()
-                },
-            ),
-        ];
-        for (name, expected) in cases {
-            assert_eq!(with(name), expected, "{name}");
+        let defaults = Deadlines::read(|_| None).list();
+        let mut names: Vec<&str> = defaults.iter().map(|(_, name, _)| *name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), defaults.len(), "a name stands for two values");
+        for name in names {
+            let with = Deadlines::read(|n| (n == name).then(|| " 0.25 ".into()));
+            for (old, new) in defaults.iter().zip(with.list()) {
+                let quarter = Duration::from_millis(250);
+                assert_eq!(new.2, if old.1 == name { quarter } else { old.2 }, "{name}");
+            }
         }
     }
 }

@@ -70,6 +70,7 @@ mod deadline;
 mod deadlines;
 mod error;
 mod failure;
+mod forward;
 pub mod gate;
 pub mod host;
 pub mod interface;

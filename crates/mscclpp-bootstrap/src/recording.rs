@@ -2,13 +2,10 @@
 //! Counts what a rank sends and receives.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::ops::AddAssign;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::failure::{FailureObserver, PeerFailure};
-use crate::{Bootstrap, BootstrapError, Deadline, Deadlines, JobKey, Tag, Turns};
+use crate::{Bootstrap, BootstrapError, Deadline, Tag, forward_bootstrap};
 
 /// How many messages, and bytes of their bodies, went between two ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,13 +111,7 @@ impl Recording {
 }
 
 impl Bootstrap for Recording {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.inner.world_size()
-    }
+    forward_bootstrap!(inner);
 
     fn send(
         &self,
@@ -143,38 +134,6 @@ impl Bootstrap for Recording {
         self.received(peer, tag, self.inner.recv(peer, tag, deadline))
     }
 
-    fn deadlines(&self) -> Deadlines {
-        self.inner.deadlines()
-    }
-
-    fn timeout(&self) -> Duration {
-        self.inner.timeout()
-    }
-
-    fn ranks_per_node(&self) -> Result<usize, BootstrapError> {
-        self.inner.ranks_per_node()
-    }
-
-    fn local_ip(&self) -> Option<IpAddr> {
-        self.inner.local_ip()
-    }
-
-    fn job_key(&self) -> Option<JobKey> {
-        self.inner.job_key()
-    }
-
-    fn observe_failures(&self, observer: Weak<dyn FailureObserver>) {
-        self.inner.observe_failures(observer);
-    }
-
-    fn known_failure(&self) -> Option<PeerFailure> {
-        self.inner.known_failure()
-    }
-
-    fn failure_of(&self, rank: usize) -> Option<PeerFailure> {
-        self.inner.failure_of(rank)
-    }
-
     fn recv_in_collective(
         &self,
         peer: usize,
@@ -184,9 +143,5 @@ impl Bootstrap for Recording {
     ) -> Result<Vec<u8>, BootstrapError> {
         let received = self.inner.recv_in_collective(peer, tag, members, deadline);
         self.received(peer, tag, received)
-    }
-
-    fn turns(&self) -> Option<&Turns> {
-        self.inner.turns()
     }
 }

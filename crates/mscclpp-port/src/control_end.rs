@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: MIT
 //! One end of a connection that has a control stream, as its owner, its hand-shake and the watcher
 //! share it: whether it is there, why it has ended, and that each end hears of the other's last word.
+//! What posts on the connection stands on it: the host over an HCA or CUDA IPC, or kernels.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+
+use mscclpp_bootstrap::{Deadline, Deadlines};
 
 use crate::control::{Arrived, Control, Message, Route, watch_for_silence};
+use crate::ending::wait_until;
 use crate::error::{Error, Result};
 use crate::status::StickyStatus;
 use crate::sync::lock_plain as lock;
 
 /// Ends a wait of the hand-shake.
-type Cancel = Box<dyn Fn() + Send + Sync>;
+pub(crate) type Cancel = Box<dyn Fn() + Send + Sync>;
 
 pub(crate) struct ControlEnd {
     pub(crate) status: Arc<StickyStatus>,
     /// The rank at the other end, where it has one.
     pub(crate) rank: Option<usize>,
+    pub(crate) deadlines: Deadlines,
     /// Empty for a connection that leads to itself, and until the stream is there.
     control: OnceLock<Control>,
     ready: AtomicBool,
@@ -32,10 +36,15 @@ pub(crate) struct ControlEnd {
 }
 
 impl ControlEnd {
-    pub(crate) fn new(status: Arc<StickyStatus>, rank: Option<usize>) -> Self {
+    pub(crate) fn new(
+        status: Arc<StickyStatus>,
+        rank: Option<usize>,
+        deadlines: Deadlines,
+    ) -> Self {
         Self {
             status,
             rank,
+            deadlines,
             control: OnceLock::new(),
             ready: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -46,7 +55,7 @@ impl ControlEnd {
     }
 
     /// Waits for the control stream.
-    pub(crate) fn attach(&self, route: Route, stall_timeout: Duration) -> Result<()> {
+    pub(crate) fn attach(&self, route: Route) -> Result<()> {
         let control = match route {
             Route::Itself => return Ok(()),
             Route::Context(stream) => Control::new(stream),
@@ -54,8 +63,9 @@ impl ControlEnd {
                 self.set_cancel(Some(arrival.cancel));
                 let stream = (arrival.wait)(&|| self.given_up());
                 self.set_cancel(None);
-                let stream = stream?;
-                watch_for_silence(&stream, stall_timeout)
+                // Why the connection has ended tells more than the stream that did not come.
+                let stream = stream.map_err(|error| self.status.error().unwrap_or(error))?;
+                watch_for_silence(&stream, self.deadlines.stall)
                     .map_err(|error| Error::io("prepare a control stream", error))?;
                 Control::new(stream)
             }
@@ -65,7 +75,6 @@ impl ControlEnd {
         Ok(())
     }
 
-    #[cfg(feature = "ib")]
     pub(crate) fn control(&self) -> Option<&Control> {
         self.control.get()
     }
@@ -84,7 +93,6 @@ impl ControlEnd {
     }
 
     /// An error of the hand-shake, if it need not go on.
-    #[cfg(feature = "ib")]
     pub(crate) fn check(&self) -> Result<()> {
         self.status.check()?;
         if self.closing.load(SeqCst) {
@@ -93,7 +101,8 @@ impl ControlEnd {
         Ok(())
     }
 
-    fn set_cancel(&self, cancel: Option<Cancel>) {
+    /// What ends the wait that the hand-shake is about to begin; at once, if it need not begin.
+    pub(crate) fn set_cancel(&self, cancel: Option<Cancel>) {
         let mut slot = lock(&self.cancel);
         if self.given_up()
             && let Some(cancel) = &cancel
@@ -101,6 +110,14 @@ impl ControlEnd {
             cancel();
         }
         *slot = cancel;
+    }
+
+    /// The owner is going: waits for the stream by which the other end can be told, unless `over`. Else
+    /// that would go on trying until its deadline.
+    pub(crate) fn linger(&self, deadline: Deadline, over: impl Fn() -> bool) {
+        wait_until(deadline, || {
+            over() || self.given_up() || self.control.get().is_some()
+        });
     }
 
     /// The owner is gone: ends the wait of the hand-shake.
@@ -132,6 +149,7 @@ impl ControlEnd {
             return;
         }
         let last = match self.status.error() {
+            Some(Error::QueueRefused { .. }) => Message::Refused,
             Some(error) => Message::Failed(error.to_string()),
             None => Message::Goodbye,
         };
@@ -162,6 +180,12 @@ impl ControlEnd {
         self.meaning(self.control.get()?.receive())
     }
 
+    /// What the other end has said or done that ends the connection, also behind steps of the
+    /// hand-shake that nobody has waited for yet.
+    pub(crate) fn last_word(&self) -> Option<Error> {
+        self.meaning(self.control.get()?.last()?)
+    }
+
     /// The other end's word, if it ends the connection.
     pub(crate) fn meaning(&self, arrived: Arrived) -> Option<Error> {
         let rank = self.rank;
@@ -173,6 +197,10 @@ impl ControlEnd {
                 self.peer_down("it has closed the connection")
             }
             Arrived::Message(Message::Failed(reason)) => Error::PeerFailed { rank, reason },
+            Arrived::Message(Message::Refused) => Error::PeerFailed {
+                rank,
+                reason: "it refused a request".into(),
+            },
             Arrived::Message(_) => self.peer_down("it broke the protocol of the control stream"),
         })
     }

@@ -4,7 +4,7 @@
 //!
 //! | variable | default | meaning |
 //! |---|---|---|
-//! | `MSCCLPP_CONNECTION_TIMEOUT` and others | | how long things may take: see [`Deadlines`] |
+//! | `MSCCLPP_CONNECTION_TIMEOUT` and others | | how long things may take: see [`Deadlines`] and `docs/deadlines.md` |
 //! | `MSCCLPP_HCA_DEVICES` | | the HCAs that `IB0`, `IB1`, ... stand for: names with commas between, for example `mlx5_0,mlx5_3` or `soft0,soft1`; without, the RDMA devices that libibverbs lists |
 //! | `MSCCLPP_IBV_SO` | | path of libibverbs, which must be loadable then; without, `libibverbs.so.1`, then `libibverbs.so` |
 //! | `MSCCLPP_IBV_MODE` | `host` | what [`IbMode::Default`] stands for: `host` or `host-no-atomic` |

@@ -279,6 +279,7 @@ mod cuda_ipc;
 mod device;
 #[cfg(feature = "ib")]
 pub mod doctor;
+mod ending;
 mod endpoint;
 pub mod env;
 mod error;

@@ -3,9 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
-use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::{
     BasePortChannelDeviceHandle, FifoDeviceHandle, PortChannelDeviceHandle, QueueChannel,
     QueueMemory,
@@ -19,8 +17,6 @@ use crate::proxy_service::{Entry, Lane, MemoryId, ProxyService, SemaphoreId, Sha
 use crate::semaphore::{Host2DeviceSemaphore, Semaphore};
 
 const MAKE: &str = "make a port channel";
-/// How long after its deadline a hand-shake may take to say why it failed.
-const HANDSHAKE_ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// A one-sided channel to the peer of a connection; its device calls name memory ids.
 ///
@@ -100,9 +96,8 @@ impl BasePortChannel {
             }
         }
         if let Some(queue) = channel.queue() {
-            // The hand-shake ends by its own deadline, with an error of its own.
-            let patience = queue.deadline.remaining() + HANDSHAKE_ENDS_WITHIN;
-            (channel.connection()).wait_connected(Deadline::after(patience))?;
+            // The hand-shake ends by itself, with an error of its own.
+            (channel.connection()).wait_connected(queue.ends_by)?;
             if channel.semaphore.remote().as_peers(&queue.ends).size == 0 {
                 return Err(Error::InvalidUsage {
                     operation: MAKE,

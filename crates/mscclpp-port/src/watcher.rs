@@ -7,8 +7,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use mscclpp_bootstrap::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::ending::join_within;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::gpu_queue::GpuQueueProvider;
@@ -16,8 +18,6 @@ use crate::gpu_queue::GpuQueueProvider;
 /// It looks so often even when nothing tells it to: another context may have taken the news of an HCA
 /// that both use.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Longest wait for the thread to let go of a connection; it never waits itself.
-const LETS_GO_WITHIN: Duration = Duration::from_secs(5);
 
 /// What is watched: one end of such a connection.
 pub(crate) trait Watched: Send + Sync {
@@ -83,8 +83,9 @@ impl Watcher {
         Ok(())
     }
 
-    /// Lets go of a connection. When this returns, the thread does not have it any more.
-    pub(crate) fn remove(&self, end: &Arc<dyn Watched>) {
+    /// Lets go of a connection. When this returns, the thread does not have it any more, unless a call
+    /// of a driver has kept it until the deadline.
+    pub(crate) fn remove(&self, end: &Arc<dyn Watched>, deadline: Deadline) {
         let mut state = self.shared.lock();
         let known = state.ends.len();
         state.ends.retain(|other| !Arc::ptr_eq(other, end));
@@ -99,12 +100,10 @@ impl Watcher {
         self.shared.wake.ring();
         let round = state.rounds;
         let busy = |state: &mut State| state.looking && state.rounds == round;
-        let waited = (self.shared.changed).wait_timeout_while(state, LETS_GO_WITHIN, busy);
+        let waited = (self.shared.changed).wait_timeout_while(state, deadline.remaining(), busy);
         drop(waited);
-        if let Some(thread) = thread
-            && thread.join().is_err()
-        {
-            tracing::warn!("the thread that watches queues has panicked");
+        if let Some(thread) = thread {
+            join_within(thread, deadline, None);
         }
     }
 }

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: MIT
 //! A bootstrap that stops its rank in the midst of a setup.
 
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use mscclpp_bootstrap::{
-    Bootstrap, BootstrapError, Deadline, Deadlines, FailureObserver, JobKey, PeerFailure, Tag,
-    Turns,
-};
+use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, Tag, forward_bootstrap};
 
 /// Calls `halt` once, on the thread of the setup, before the rank tells another of a phase.
 pub struct Halting {
@@ -42,13 +37,7 @@ impl Halting {
 }
 
 impl Bootstrap for Halting {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.inner.world_size()
-    }
+    forward_bootstrap!(inner);
 
     fn send(
         &self,
@@ -70,34 +59,6 @@ impl Bootstrap for Halting {
         self.inner.recv(peer, tag, deadline)
     }
 
-    fn deadlines(&self) -> Deadlines {
-        self.inner.deadlines()
-    }
-
-    fn timeout(&self) -> Duration {
-        self.inner.timeout()
-    }
-
-    fn local_ip(&self) -> Option<IpAddr> {
-        self.inner.local_ip()
-    }
-
-    fn job_key(&self) -> Option<JobKey> {
-        self.inner.job_key()
-    }
-
-    fn observe_failures(&self, observer: Weak<dyn FailureObserver>) {
-        self.inner.observe_failures(observer);
-    }
-
-    fn known_failure(&self) -> Option<PeerFailure> {
-        self.inner.known_failure()
-    }
-
-    fn failure_of(&self, rank: usize) -> Option<PeerFailure> {
-        self.inner.failure_of(rank)
-    }
-
     fn recv_in_collective(
         &self,
         peer: usize,
@@ -106,9 +67,5 @@ impl Bootstrap for Halting {
         deadline: Deadline,
     ) -> Result<Vec<u8>, BootstrapError> {
         (self.inner).recv_in_collective(peer, tag, members, deadline)
-    }
-
-    fn turns(&self) -> Option<&Turns> {
-        self.inner.turns()
     }
 }

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream as StdTcp};
 use std::os::unix::net::UnixStream as StdUnix;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
@@ -16,12 +17,12 @@ use super::serve::serve;
 use super::wire::{Place, UnixAddress, Wire};
 use super::{LinkId, LinkKey};
 use crate::background::Background;
-use crate::{BootstrapError, Deadline, socket};
+use crate::{BootstrapError, Deadline, Deadlines, socket};
 
 /// Accepts connections that prove themselves, on one port, until it is dropped.
 /// Strangers (garbage, silence, half a message, a wrong proof, a flood) are
 /// dropped without harm or delay to the connections that are expected: each has
-/// 5 s and some hundred bytes, and when more than 256 are at it, those who named
+/// [`Deadlines::proof`] and some hundred bytes, and when more than 256 are at it, those who named
 /// nothing that is known go first, the ones from the busiest address before
 /// others.
 ///
@@ -35,6 +36,8 @@ pub struct Acceptor {
     registry: Arc<Registry<TcpStream>>,
     address: SocketAddr,
     unix: Mutex<Option<Local>>,
+    /// How long a connection may take to prove itself.
+    proof: Duration,
     background: Background,
 }
 
@@ -51,6 +54,16 @@ impl Acceptor {
     /// # Errors
     /// [`BootstrapError::Io`] when that is not possible.
     pub fn bind(ip: IpAddr) -> Result<Self, BootstrapError> {
+        Self::bind_with(ip, &Deadlines::default())
+    }
+
+    /// As [`bind`](Self::bind), with deadlines of the caller's, of which it uses
+    /// [`Deadlines::proof`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn bind_with(ip: IpAddr, deadlines: &Deadlines) -> Result<Self, BootstrapError> {
+        let proof = deadlines.proof;
         let (listener, address) = socket::listen(SocketAddr::new(ip, 0))?;
         let background = Background::start("mscclpp-accept", || async {})?;
         let registry = Arc::new(Registry::default());
@@ -61,11 +74,12 @@ impl Acceptor {
         };
         background
             .handle()
-            .spawn(serve(listener, Arc::clone(&registry)));
+            .spawn(serve(listener, Arc::clone(&registry), proof));
         Ok(Self {
             registry,
             address,
             unix: Mutex::default(),
+            proof,
             background,
         })
     }
@@ -124,7 +138,7 @@ impl Acceptor {
         };
         self.background
             .handle()
-            .spawn(serve(listener, Arc::clone(&registry)));
+            .spawn(serve(listener, Arc::clone(&registry), self.proof));
         Ok(unix.insert(Local { registry, address }).clone())
     }
 }

@@ -18,12 +18,13 @@ use super::wire::{Listener, Origin, Wire};
 /// two round trips, so this is far more than an honest job needs at once.
 const GUESTS: usize = 256;
 
-/// How long one of them may take. Ranks need milliseconds; a starved machine may
-/// need seconds.
-const GUEST_TIME: Duration = Duration::from_secs(5);
-
-/// Accepts for as long as the task lives.
-pub(crate) async fn serve<L: Listener>(listener: L, registry: Arc<Registry<L::Stream>>) {
+/// Accepts for as long as the task lives. A connection has `patience` to prove itself: ranks need
+/// milliseconds, on a starved machine perhaps seconds.
+pub(crate) async fn serve<L: Listener>(
+    listener: L,
+    registry: Arc<Registry<L::Stream>>,
+    patience: Duration,
+) {
     let mut guests = Guests::new(GUESTS);
     let mut tasks: JoinSet<u64> = JoinSet::new();
     loop {
@@ -32,7 +33,13 @@ pub(crate) async fn serve<L: Listener>(listener: L, registry: Arc<Registry<L::St
                 Ok((stream, from)) => {
                     let number = guests.next_number();
                     let promising = Arc::new(AtomicBool::new(false));
-                    let task = receive(stream, from, Arc::clone(&registry), Arc::clone(&promising));
+                    let task = receive(
+                        stream,
+                        from,
+                        Arc::clone(&registry),
+                        Arc::clone(&promising),
+                        patience,
+                    );
                     let handle = tasks.spawn(async move {
                         task.await;
                         number
@@ -71,9 +78,10 @@ async fn receive<S: Wire>(
     from: Origin,
     registry: Arc<Registry<S>>,
     promising: Arc<AtomicBool>,
+    patience: Duration,
 ) {
     let proof = prove(&mut stream, from, &registry, &promising);
-    match tokio::time::timeout(GUEST_TIME, proof).await {
+    match tokio::time::timeout(patience, proof).await {
         Ok(Ok(Some(admission))) => admission.deliver(stream),
         Ok(Ok(None)) => {}
         Ok(Err(_)) => registry.count_stranger(from, "broke off before its proof"),

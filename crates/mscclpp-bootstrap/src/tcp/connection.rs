@@ -19,8 +19,6 @@ use super::outgoing::{Job, News, Outgoing, WINDOW};
 use super::suspicion::suspect;
 use crate::failure::{FailureKind, PeerFailure};
 
-/// How long a peer may take for its first frame.
-const FIRST_FRAME: Duration = Duration::from_secs(5);
 /// After a failed write, how long a goodbye is looked for in what was received.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Pieces up to this size go out together with their head.
@@ -44,9 +42,9 @@ enum End {
     Here,
 }
 
-/// Waits for the frame that opens a connection.
-pub(crate) async fn first_frame(mut stream: TcpStream) -> Option<TcpStream> {
-    let opened = tokio::time::timeout(FIRST_FRAME, read_open(&mut stream)).await;
+/// Waits for the frame that opens a connection, for as long as a proof may take.
+pub(crate) async fn first_frame(mut stream: TcpStream, patience: Duration) -> Option<TcpStream> {
+    let opened = tokio::time::timeout(patience, read_open(&mut stream)).await;
     matches!(opened, Ok(Ok(()))).then_some(stream)
 }
 
@@ -226,8 +224,19 @@ async fn read_frame(
                 io::Error::other("it reports the death of a rank that does not exist")
             })?;
             let cause = String::from_utf8_lossy(&text).into_owned();
-            let failure = PeerFailure::new(dead, FailureKind::Died, cause);
-            node.gone(failure, Spread::HeardFrom(rank));
+            let is_out = |rank| {
+                (node.failures.of(rank)).is_some_and(|failure| failure.kind == FailureKind::Died)
+            };
+            if dead != rank && is_out(rank) {
+                tracing::debug!(
+                    rank,
+                    dead,
+                    "a rank that is out itself accuses another: ignored"
+                );
+            } else {
+                let failure = PeerFailure::new(dead, FailureKind::Died, cause);
+                node.gone(failure, Spread::HeardFrom(rank));
+            }
         }
         Head::Beat { answer: true } => peer.outgoing.beat(false),
         Head::Beat { answer: false } => {}

@@ -6,6 +6,24 @@
 //! that stays silent for long is dead, as one whose connection breaks is, and the death is
 //! told along the tree.
 //!
+//! A sign of life counts whichever way it comes. Behind a link that was cut for some
+//! seconds TCP waits longer and longer before it sends again, so that what was on its way
+//! comes long after the link is back. So one that is silent for half the time is asked
+//! on new connections, too, until it answers on one ([`ask`]). A connection that stays
+//! silent for [`LOST`] times as long is of no use all the same, and counts.
+//!
+//! Who hears nothing from a neighbour may be the one that is cut off. So it accuses only
+//! with a *witness*: a rank that it hears from, on another machine than its own, unless the
+//! accused is on its own. If there are others that could be and none answers, it takes itself
+//! out, half a silence later, and accuses nobody. A network that falls into two halves still
+//! makes each half take the other for dead; and two ranks alone can not know which is cut off.
+//!
+//! What a rank says of others is believed. All have proven to be members, and a member may write to
+//! the memory of all; what it does not need is the lie that another is dead. Two rules keep
+//! a member that is merely mistaken from doing harm: who is out has nothing to say any more,
+//! but of itself (`connection`); and whoever is accused and lives is told, and is out
+//! everywhere, so that no two ranks believe different things for long.
+//!
 //! When a rank is gone, its neighbours find each other: what was below it belongs
 //! to the next rank above it, and without any, to the lowest rank that is left. So
 //! news still reach everybody, connections stay O(log world) a rank, and one that
@@ -13,48 +31,70 @@
 //! same tree, because it follows from who is gone.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::node::{Node, Spread};
+use super::node::{Node, Peer, Spread};
 use super::peers;
+use crate::Deadline;
 use crate::collectives::tree;
 use crate::failure::{FailureKind, PeerFailure};
+use crate::link::{CallError, connect_async};
 
 /// How often in the time of a silence a rank looks at its neighbours.
 const LOOKS: u32 = 10;
 /// Deaths leave gaps in the tree that are closed as soon as this, however long a
 /// silence may be.
 const LONGEST_LOOK: Duration = Duration::from_millis(500);
+/// A connection that is silent for so many silences is lost, whatever comes on others.
+const LOST: u32 = 3;
+/// Possible witnesses that are asked at each look: enough to find one that answers before the time
+/// is up, and few, because a whole job may be looking.
+const WITNESSES: usize = 3;
 
 /// When something last came from a peer.
-#[derive(Debug)]
-pub(crate) struct Heard(Mutex<Instant>);
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    times: Mutex<Times>,
+    /// It is being asked on a connection of its own.
+    asking: AtomicBool,
+}
 
-impl Default for Heard {
-    fn default() -> Self {
-        Self(Mutex::new(Instant::now()))
-    }
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    /// On its connection to this rank.
+    here: Option<Instant>,
+    /// On any other.
+    elsewhere: Option<Instant>,
 }
 
 impl Heard {
     pub(crate) fn now(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.lock().here = Some(Instant::now());
     }
 
-    fn at(&self) -> Instant {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn elsewhere(&self) {
+        self.lock().elsewhere = Some(Instant::now());
+    }
+
+    fn times(&self) -> Times {
+        *self.lock()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Begins to look, now that the rank is connected to its neighbours.
 pub(crate) fn start(node: &Arc<Node>) {
-    let (node, silence) = (Arc::clone(node), node.silence);
+    let (node, silence) = (Arc::clone(node), node.deadlines.silence);
     let look = Look {
         every: (silence / LOOKS).min(LONGEST_LOOK),
         silence,
         since: HashMap::new(),
+        next: node.rank,
     };
     node.runtime.clone().spawn(look.run(node));
 }
@@ -64,6 +104,18 @@ struct Look {
     silence: Duration,
     /// Since when a sign of life is expected of each neighbour, at the earliest.
     since: HashMap<usize, Instant>,
+    /// The rank that was last asked to be a witness.
+    next: usize,
+}
+
+/// How long a neighbour has been silent.
+#[derive(Clone, Copy)]
+struct Silent {
+    rank: usize,
+    /// On its connection to this rank.
+    here: Duration,
+    /// On all of them.
+    everywhere: Duration,
 }
 
 impl Look {
@@ -86,21 +138,122 @@ impl Look {
         let gone = |rank| node.failures.of(rank).is_some();
         let neighbours = neighbours(node.rank, node.world, gone);
         self.since.retain(|rank, _| neighbours.contains(rank));
+        let mut overdue = Vec::new();
         for rank in neighbours {
             let peer = node.peer(rank);
             peers::ensure_link(node, rank, &peer);
             let since = *self.since.entry(rank).or_insert(now);
-            let silent = now.saturating_duration_since(since.max(peer.heard.at()));
-            if silent > self.silence {
-                let cause = format!("rank {} heard nothing from it for {silent:.1?}", node.rank);
-                let failure = PeerFailure::new(rank, FailureKind::Died, cause);
-                node.gone(failure, Spread::Everybody);
-            } else {
-                // Unasked, too: one that sends much may take long to get its question through.
-                peer.outgoing.beat(silent > self.every / 2);
+            let Times { here, elsewhere } = peer.heard.times();
+            let silence = |heard: Option<Instant>| {
+                now.saturating_duration_since(heard.map_or(since, |at| at.max(since)))
+            };
+            let silent = Silent {
+                rank,
+                here: silence(here),
+                everywhere: silence(here.max(elsewhere)),
+            };
+            // Unasked, too: one that sends much may take long to get its question through.
+            peer.outgoing.beat(silent.here > self.every / 2);
+            if silent.here > self.silence / 2 {
+                ask(node, rank, &peer, self.silence / 4);
+                if !self.has_witness(node, rank, now) {
+                    self.ask_for_witnesses(node, rank);
+                }
+            }
+            if silent.everywhere > self.silence || silent.here > self.silence * LOST {
+                overdue.push(silent);
             }
         }
+        for silent in overdue {
+            self.accuse(node, silent, now);
+        }
     }
+
+    /// Says that a neighbour is dead, or that this rank is.
+    fn accuse(&self, node: &Arc<Node>, silent: Silent, now: Instant) {
+        let Silent {
+            rank,
+            here,
+            everywhere,
+        } = silent;
+        let candidates = witnesses(node, rank).count();
+        if candidates == 0 || self.has_witness(node, rank, now) {
+            let only = if everywhere > self.silence {
+                ""
+            } else {
+                " on their connection, although it answers on others"
+            };
+            let cause = format!(
+                "rank {} heard nothing from it for {here:.1?}{only}",
+                node.rank
+            );
+            let failure = PeerFailure::new(rank, FailureKind::Died, cause);
+            node.gone(failure, Spread::Everybody);
+        } else if everywhere > self.silence + self.silence / 2 {
+            node.excluded(format!(
+                "it heard nothing from rank {rank} for {everywhere:.1?}, and nothing from any of \
+                 {candidates} others that it could have heard from: it seems to be cut off itself"
+            ));
+        }
+    }
+
+    /// Whether this rank hears from one that is as far away as the accused.
+    fn has_witness(&self, node: &Node, accused: usize, now: Instant) -> bool {
+        witnesses(node, accused).any(|rank| {
+            let Some(peer) = node.known_peer(rank) else {
+                return false;
+            };
+            let Times { here, elsewhere } = peer.heard.times();
+            let heard = here.max(elsewhere);
+            heard.is_some_and(|at| now.saturating_duration_since(at) < self.silence / 2)
+        })
+    }
+
+    /// Asks the next few of those that could be witnesses.
+    fn ask_for_witnesses(&mut self, node: &Arc<Node>, accused: usize) {
+        let all: Vec<usize> = witnesses(node, accused).collect();
+        let first = all.partition_point(|rank| *rank <= self.next);
+        let (before, after) = all.split_at(first);
+        for rank in after.iter().chain(before).take(WITNESSES) {
+            self.next = *rank;
+            ask(node, *rank, &node.peer(*rank), self.silence / 4);
+        }
+    }
+}
+
+/// Those whose signs of life show that it is not this rank which is cut off from `accused`.
+fn witnesses(node: &Node, accused: usize) -> impl Iterator<Item = usize> {
+    let places = node.places.get().map_or(&[][..], Vec::as_slice);
+    let host = |rank: usize| places.get(rank).map(|place| place.host);
+    let own = host(node.rank);
+    let any = host(accused) == own;
+    (0..node.world).filter(move |rank| {
+        *rank != node.rank
+            && *rank != accused
+            && node.failures.of(*rank).is_none()
+            && (any || host(*rank) != own)
+    })
+}
+
+/// Asks a rank for a sign of life on a connection of its own: it proves itself, and says that it does
+/// not need another.
+fn ask(node: &Arc<Node>, rank: usize, peer: &Arc<Peer>, limit: Duration) {
+    if peer.heard.asking.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let (node, peer) = (Arc::clone(node), Arc::clone(peer));
+    node.runtime.clone().spawn(async move {
+        let place = node.places.get().and_then(|places| places.get(rank));
+        if let Some(call) = place.and_then(|place| peers::call(&node, rank, place.address)) {
+            let asked = connect_async(&call, false, Deadline::after(limit));
+            match tokio::time::timeout(limit, asked).await {
+                Ok(Ok(_) | Err(CallError::Crossing)) => peer.heard.elsewhere(),
+                Ok(Err(CallError::Other(error))) => drop(peers::describe(&node, rank, error)),
+                Ok(Err(CallError::NobodyThere(_))) | Err(_) => {}
+            }
+        }
+        peer.heard.asking.store(false, Ordering::Release);
+    });
 }
 
 /// Whether a rank that nobody listens for any more is this one's to report. Those that it was connected
@@ -151,75 +304,6 @@ fn below(rank: usize, world: usize, gone: &impl Fn(usize) -> bool, found: &mut B
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        /// Whoever is gone: the others are one tree, and both ends of an edge know of it.
-        #[test]
-        fn those_that_are_left_are_one_tree(
-            world in 1usize..200,
-            dead in proptest::collection::btree_set(0usize..200, 0..150),
-        ) {
-            let alive: Vec<usize> = (0..world).filter(|rank| !dead.contains(rank)).collect();
-            let of = |rank| neighbours(rank, world, |rank| dead.contains(&rank));
-            let mut edges = 0;
-            for rank in &alive {
-                for other in of(*rank) {
-                    prop_assert!(alive.contains(&other) && of(other).contains(rank));
-                    edges += 1;
-                }
-            }
-            prop_assert_eq!(edges, 2 * alive.len().saturating_sub(1));
-            let mut reached: BTreeSet<usize> = alive.first().copied().into_iter().collect();
-            let mut next: Vec<usize> = reached.iter().copied().collect();
-            while let Some(rank) = next.pop() {
-                next.extend(of(rank).into_iter().filter(|other| reached.insert(*other)));
-            }
-            prop_assert_eq!(reached.len(), alive.len());
-        }
-
-        #[test]
-        fn one_death_adds_no_more_neighbours_than_the_dead_had(
-            world in 2usize..2000, rank in 0usize..2000, dead in 0usize..2000,
-        ) {
-            let (rank, dead) = (rank % world, dead % world);
-            prop_assume!(rank != dead);
-            let before = neighbours(rank, world, |_| false);
-            let after = neighbours(rank, world, |other| other == dead);
-            let of_dead = neighbours(dead, world, |_| false);
-            prop_assert!(after.len() < before.len() + of_dead.len());
-        }
-    }
-
-    #[test]
-    fn a_rank_that_others_know_is_not_reported_by_who_never_met_it() {
-        let reports = |own, rank, dead: &[usize]| is_inherited(own, rank, 8, |r| dead.contains(&r));
-        // 7 lost its way up and calls 4, which has left as 0 and 5 know.
-        assert!(!reports(7, 4, &[6]));
-        // Nobody is left who was connected to 6 or to 7.
-        assert!(reports(0, 6, &[4, 7]) && reports(4, 7, &[6]));
-        // A neighbour from the beginning is not inherited.
-        assert!(!reports(0, 4, &[5, 6]));
-    }
-
-    #[test]
-    fn nobody_gone_leaves_the_tree_in_which_ranks_joined() {
-        let of = |rank| {
-            neighbours(rank, 8, |_| false)
-                .into_iter()
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(of(0), [1, 2, 4]);
-        assert_eq!(of(6), [4, 7]);
-        let of = |rank| {
-            neighbours(rank, 8, |r| [0, 4].contains(&r))
-                .into_iter()
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(of(1), [2, 5, 6]);
-        assert_eq!(of(6), [1, 7]);
-    }
-}
+mod tests;
+#[cfg(test)]
+mod tree_tests;

@@ -59,8 +59,8 @@ const GRACE: Duration = Duration::from_secs(1);
 ///
 /// Dropping the object says goodbye: peers that want something from this rank
 /// later get [`BootstrapError::PeerLeft`]. A process that ends without the drop
-/// counts as dead, and every rank hears of it. The drop takes up to 2 s when
-/// peers do not respond.
+/// counts as dead, and every rank hears of it. The drop takes up to
+/// [`Deadlines::goodbye`] when peers do not respond.
 pub struct TcpBootstrap {
     rank: usize,
     world: usize,
@@ -295,7 +295,7 @@ impl TcpBootstrap {
         let node = Node::new(
             self.rank,
             self.world,
-            (limits.step, silence),
+            Deadlines { silence, ..limits },
             Arc::clone(&self.failures),
             runtime,
         );

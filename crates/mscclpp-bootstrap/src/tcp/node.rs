@@ -21,10 +21,7 @@ use super::peers;
 use crate::failure::{FailureKind, PeerFailure};
 use crate::link::{LinkId, LinkKey};
 use crate::secret::Secret;
-use crate::{Bootstrap, BootstrapError, Deadline, JobKey, Tag, Turns};
-
-/// How long a rank that leaves waits for its last messages to be taken over.
-const LEAVE_TIME: Duration = Duration::from_secs(2);
+use crate::{Bootstrap, BootstrapError, Deadline, Deadlines, JobKey, Tag, Turns};
 
 /// The two directions of one peer.
 #[derive(Debug, Default)]
@@ -78,9 +75,7 @@ pub(crate) struct Place {
 pub(crate) struct Node {
     pub(crate) rank: usize,
     pub(crate) world: usize,
-    pub(crate) timeout: Duration,
-    /// After how long without a sign of life a rank counts as dead.
-    pub(crate) silence: Duration,
+    pub(crate) deadlines: Deadlines,
     pub(crate) runtime: Handle,
     pub(crate) failures: Arc<Failures>,
     pub(crate) job: OnceLock<Job>,
@@ -103,15 +98,14 @@ impl Node {
     pub(crate) fn new(
         rank: usize,
         world: usize,
-        (timeout, silence): (Duration, Duration),
+        deadlines: Deadlines,
         failures: Arc<Failures>,
         runtime: Handle,
     ) -> Arc<Self> {
         Arc::new(Self {
             rank,
             world,
-            timeout,
-            silence,
+            deadlines,
             runtime,
             failures,
             job: OnceLock::new(),
@@ -132,9 +126,25 @@ impl Node {
         Arc::clone(peers.entry(rank).or_default())
     }
 
+    /// One that this rank has had to do with.
+    pub(crate) fn known_peer(&self, rank: usize) -> Option<Arc<Peer>> {
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.get(&rank).cloned()
+    }
+
     fn all_peers(&self) -> Vec<(usize, Arc<Peer>)> {
         let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         peers.iter().map(|(r, p)| (*r, Arc::clone(p))).collect()
+    }
+
+    /// The peers that it is connected to.
+    fn connected(&self) -> Vec<usize> {
+        let open = |peer: &Peer| matches!(peer.outgoing.lock().link, Link::Open(_));
+        let mut ranks: Vec<usize> = (self.all_peers().into_iter())
+            .filter_map(|(rank, peer)| open(&peer).then_some(rank))
+            .collect();
+        ranks.sort_unstable();
+        ranks
     }
 
     /// How many connections this rank holds.
@@ -251,10 +261,12 @@ impl Node {
                 self.connection_closed.notified().await;
             }
         };
-        if tokio::time::timeout(LEAVE_TIME, all_closed).await.is_err() {
+        let limit = self.deadlines.goodbye;
+        if tokio::time::timeout(limit, all_closed).await.is_err() {
             tracing::warn!(
                 rank = self.rank,
-                connections = self.connections(),
+                peers = ?self.connected(),
+                waited = ?limit,
                 "left while peers had not taken the last messages over"
             );
         }
@@ -396,7 +408,7 @@ impl Bootstrap for Joined {
     }
 
     fn timeout(&self) -> Duration {
-        self.0.timeout
+        self.0.deadlines.step
     }
 
     /// Counted from the table of addresses; no messages are sent.

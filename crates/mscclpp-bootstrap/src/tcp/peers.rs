@@ -69,7 +69,7 @@ pub(crate) fn call(node: &Node, rank: usize, address: SocketAddr) -> Option<Call
             world: node.world as u32,
         },
         // It has the key, or will as soon as it is given time.
-        proof_patience: node.timeout,
+        proof_patience: node.deadlines.step,
     })
 }
 
@@ -77,7 +77,7 @@ async fn connect(node: &Arc<Node>, rank: usize, peer: &Arc<Peer>) -> Result<(), 
     let places = node.places.get().ok_or("its address is not known yet")?;
     let address = places.get(rank).ok_or("its address is not known")?.address;
     let call = call(node, rank, address).ok_or("the job has no key yet")?;
-    let deadline = Deadline::after(node.timeout);
+    let deadline = Deadline::after(node.deadlines.step);
     let mut looked = false;
     loop {
         match connect_async(&call, false, deadline).await {
@@ -120,7 +120,7 @@ async fn connect(node: &Arc<Node>, rank: usize, peer: &Arc<Peer>) -> Result<(), 
 }
 
 /// What an error of a call means for the peer.
-fn describe(node: &Node, rank: usize, error: BootstrapError) -> String {
+pub(crate) fn describe(node: &Node, rank: usize, error: BootstrapError) -> String {
     if let BootstrapError::Declined { reason, .. } = &error {
         if reason == Refusal::Gone.reason() {
             let failure = PeerFailure::new(rank, FailureKind::Left, "it declined a connection");
@@ -232,10 +232,11 @@ impl Admission for KeptPlace {
     fn deliver(mut self: Box<Self>, stream: TcpStream) {
         let Some(kept) = self.0.take() else { return };
         let node = Arc::clone(&kept.node);
+        let patience = node.deadlines.proof;
         node.runtime.spawn(async move {
             let place = KeptPlace(Some(kept));
             if socket::prepare(&stream).is_ok()
-                && let Some(stream) = connection::first_frame(stream).await
+                && let Some(stream) = connection::first_frame(stream, patience).await
             {
                 place.fill(stream);
             }

@@ -30,9 +30,15 @@ struct FifoDeviceHandle {
     return position;
   }
 
-  /// Like push(), and says why not: the FIFO's sticky error, or Timeout.
-  MSCCLPP_DEVICE_INLINE Status post(ProxyTrigger trigger, uint64_t& position, int64_t maxSpinCount = -1) {
-    const Status reserved = maxSpinCount < 0 ? reserve(position) : reserveIfRoom(position, maxSpinCount);
+  /// Like push(), and says why not: the FIFO's sticky error, or Timeout. Who had to wait for room also
+  /// learns of the error of the `connection` that the trigger is for, if its status word is given: then
+  /// the trigger is pushed, and will not be executed. There is no such look while there is room, because
+  /// the word lies in host memory: it would cost more than the push.
+  MSCCLPP_DEVICE_INLINE Status post(ProxyTrigger trigger, uint64_t& position, int64_t maxSpinCount = -1,
+                                    const StatusWord* connection = nullptr) {
+    bool waited = false;
+    const Status reserved =
+        maxSpinCount < 0 ? reserve(position, waited) : reserveIfRoom(position, maxSpinCount, waited);
     if (reserved != Status::Ok) {
       position = UINT64_MAX;
       return reserved;
@@ -41,7 +47,7 @@ struct FifoDeviceHandle {
     // before (or from the start, zero) reads as empty.
     trigger.fields.reserved = ((position >> sizeShift) & 1) ^ 1;
     memory::publishPair(&triggers[position & sizeMask].fst, trigger.fst, trigger.snd);
-    return Status::Ok;
+    return waited ? detail::stickyError(connection) : Status::Ok;
   }
 
   /// Whether the trigger at a position has been executed.
@@ -88,17 +94,22 @@ struct FifoDeviceHandle {
            position < loadTail() + slots;
   }
 
-  MSCCLPP_DEVICE_INLINE Status reserve(uint64_t& position) {
+  MSCCLPP_DEVICE_INLINE Status reserve(uint64_t& position, bool& waited) {
     const uint64_t taken = atomicFetchAdd<uint64_t, scopeDevice>(head, 1, memoryOrderRelaxed);
     position = taken;
     if (hasRoom(taken)) return Status::Ok;
+    waited = true;
     return detail::waitUntil([&] { return hasRoom(taken); }, status, nullptr, -1);
   }
 
-  MSCCLPP_DEVICE_INLINE Status reserveIfRoom(uint64_t& position, int64_t maxSpinCount) {
+  MSCCLPP_DEVICE_INLINE Status reserveIfRoom(uint64_t& position, int64_t maxSpinCount, bool& waited) {
     const auto take = [&] {
       position = atomicLoad<uint64_t, scopeDevice>(head, memoryOrderRelaxed);
-      return hasRoom(position) && memory::compareExchange<scopeDevice>(head, position, position + 1,
+      if (!hasRoom(position)) {
+        waited = true;
+        return false;
+      }
+      return memory::compareExchange<scopeDevice>(head, position, position + 1,
                                                                        memoryOrderRelaxed) == position;
     };
     return detail::waitUntil(take, status, nullptr, maxSpinCount);

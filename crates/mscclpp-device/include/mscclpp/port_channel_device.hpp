@@ -26,7 +26,9 @@ enum class Backend : uint32_t {
 /// Operations of one connection are executed in the order in which they were posted. A call
 /// publishes what the calling thread wrote before it, and what it knows others to have written
 /// (behind a block barrier, say). All return a status: Ok, the sticky error of the proxy's FIFO or
-/// of the queue, or InvalidArgument or Unsupported, in which cases nothing was posted.
+/// of the queue, or InvalidArgument or Unsupported, in which cases nothing was posted. A post through the
+/// proxy to a peer that is dead is Ok all the same, unless it had to wait for room: then it returns the
+/// connection's error. flush() and wait() always do.
 ///
 /// A post to a shared queue that waits for room does not end when the channel's service stops: see
 /// QueueDeviceHandle::post().
@@ -181,7 +183,7 @@ struct BasePortChannelDeviceHandle {
 
   MSCCLPP_DEVICE_INLINE Status post(ProxyTrigger trigger, uint64_t& position, int64_t maxSpinCount) {
     if (!trigger.valid()) return Status::InvalidArgument;
-    return fifo_.post(trigger, position, maxSpinCount);
+    return fifo_.post(trigger, position, maxSpinCount, semaphore_.status);
   }
 
   /// Each caller waits for the position of its own trigger, so that several may flush at once.

@@ -341,6 +341,44 @@ fn a_wait_of_a_channel_ends_by_signal_budget_peer_or_proxy() {
     a_wait_is_released(&Kernels::of("channel")).unwrap();
 }
 
+/// A post that had to wait for room tells that its connection has ended, and fills its slot all the
+/// same; one that finds room looks at nothing.
+pub(crate) fn a_post_that_waits_tells_of_its_connection(kernels: &Kernels) -> Outcome {
+    let signals = |slots, rounds| {
+        let channel = TestChannel::new(slots);
+        channel.status.fail(Status::PeerDown);
+        let status = Cells::new(2);
+        let args = Flush {
+            channel: channel.handle(),
+            rounds,
+            budget: -1,
+            status: status.address(),
+        };
+        let running = (kernels.direct("channel_signals").launch(ONE, args))
+            .map_err(|error| error.to_string())?;
+        // Both the first and the one that waits.
+        let deadline = std::time::Instant::now() + DEADLINE;
+        while channel.fifo.head.get(0) < rounds && std::time::Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        let stop = Arc::new(AtomicBool::new(slots > 1));
+        let server = (slots == 1).then(|| serve(channel, stop.clone()));
+        let ended = running.join(DEADLINE);
+        stop.store(true, SeqCst);
+        let pushed = server.map_or(0, |server| server.join().unwrap().len());
+        ended.map_err(|stuck| stuck.to_string())?;
+        Ok::<_, String>(([status.get(0), status.get(1)], pushed))
+    };
+    let (ok, down) = (Status::Ok as u64, Status::PeerDown as u64);
+    equal("with room", signals(4, 2)?.0, [ok, ok])?;
+    equal("without", signals(1, 2)?, ([ok, down], 2))
+}
+
+#[test]
+fn a_post_that_had_to_wait_for_room_tells_of_its_connections_end() {
+    a_post_that_waits_tells_of_its_connection(&Kernels::of("channel")).unwrap();
+}
+
 #[test]
 fn a_flush_that_completed_wins_over_the_status() {
     let channel = TestChannel::new(16);

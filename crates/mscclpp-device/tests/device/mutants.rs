@@ -119,7 +119,7 @@ mutants! {
             atomicStore<uint64_t, scopeDevice>(head, taken + 1, memoryOrderRelaxed);",
         "fifo", fifo::several_producers;
     budget_takes_a_slot_without_room: "fifo_device.hpp",
-        "return hasRoom(position) && memory::compareExchange" => "return memory::compareExchange",
+        "if (!hasRoom(position)) {" => "if (false) {",
         "fifo", fifo::taken_slots_are_filled;
 
     // The semaphore.
@@ -167,6 +167,14 @@ mutants! {
         "waitUntil(flushed, semaphore_.status, fifo_.status, maxSpinCount)"
         => "waitUntil(flushed, semaphore_.status, nullptr, maxSpinCount)",
         "channel", channel::a_flush_is_released;
+    post_blind_to_its_connection: "port_channel_device.hpp",
+        "fifo_.post(trigger, position, maxSpinCount, semaphore_.status)"
+        => "fifo_.post(trigger, position, maxSpinCount, nullptr)",
+        "channel", channel::a_post_that_waits_tells_of_its_connection;
+    every_post_looks_at_its_connection: "fifo_device.hpp",
+        "return waited ? detail::stickyError(connection) : Status::Ok;"
+        => "return detail::stickyError(connection);",
+        "channel", channel::a_post_that_waits_tells_of_its_connection;
     wait_blind_to_its_proxy: "port_channel_device.hpp",
         "waitUntil(arrived, semaphore_.status, fifo_.status, maxSpinCount)"
         => "waitUntil(arrived, semaphore_.status, nullptr, maxSpinCount)",

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mscclpp_bootstrap::link::Acceptor;
-use mscclpp_bootstrap::{Bootstrap, Deadline};
+use mscclpp_bootstrap::{Bootstrap, Deadline, Deadlines};
 use serde::{Deserialize, Serialize};
 
 pub use config::ContextConfig;
@@ -150,6 +150,10 @@ impl Context {
         &self.inner.sharing
     }
 
+    pub(crate) fn deadlines(&self) -> &Deadlines {
+        &self.inner.config.deadlines
+    }
+
     #[cfg(feature = "cuda")]
     pub(crate) fn job_key(&self) -> Option<&mscclpp_bootstrap::JobKey> {
         self.inner.config.job_key.as_ref()
@@ -258,7 +262,7 @@ impl Context {
                     rank,
                     peer: remote.context,
                     queue: local.config.max_write_queue_size,
-                    stall_timeout: self.inner.config.deadlines.stall,
+                    deadlines: self.inner.config.deadlines,
                     device: config.device,
                 };
                 Box::new(EthernetTransport::new(arrival, settings)?)
@@ -302,7 +306,8 @@ impl Context {
         if let Some(acceptor) = &*acceptor {
             return Ok(Arc::clone(acceptor));
         }
-        let made = Acceptor::bind(self.inner.config.ip).map_err(|source| Error::Bootstrap {
+        let made = Acceptor::bind_with(self.inner.config.ip, self.deadlines());
+        let made = made.map_err(|source| Error::Bootstrap {
             operation: "open a port for connections".into(),
             source: Arc::new(source),
         })?;

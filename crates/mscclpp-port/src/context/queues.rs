@@ -9,6 +9,7 @@ use mscclpp_bootstrap::Deadline;
 use super::{Context, Nonce, lock};
 use crate::arrival::Arrival;
 use crate::control::Route;
+use crate::control_end::ControlEnd;
 use crate::cuda_ipc::{self, IpcTransport};
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointQueue, EndpointRecord, MadeQueue};
 use crate::error::{Error, Result};
@@ -116,7 +117,7 @@ impl Context {
             status: Arc::clone(status),
             table: Arc::clone(self.table()),
             route,
-            stall_timeout: self.inner.config.deadlines.stall,
+            deadlines: self.inner.config.deadlines,
             deadline,
         };
         Ok(Box::new(queue.start(joined, self.watcher()?)?))
@@ -158,14 +159,13 @@ impl Context {
         };
         let signal_mode = local.config.ib.signal_mode;
         let status = Arc::clone(status);
-        let end = QueueEnd::new(queue, hca, status, ends, path, signal_mode, deadline);
+        let control = ControlEnd::new(status, ends.rank, self.inner.config.deadlines);
+        let end = QueueEnd::new(queue, hca, control, ends, path, signal_mode, deadline);
         let handshake = Handshake {
             acceptor: Arc::clone(&local.acceptor),
             peer: remote.address,
             socket: remote.socket.and_then(|socket| socket.here()),
             job_key,
-            stall_timeout: self.inner.config.deadlines.stall,
-            self_test: self.inner.config.deadlines.self_test,
             deadline,
         };
         Ok((end, handshake, route))
@@ -191,7 +191,7 @@ impl Context {
             (local.config.device, local.config.max_write_queue_size),
             (remote.context, remote.rank()),
             Arc::clone(status),
-            (route, self.inner.config.deadlines.stall),
+            (route, self.inner.config.deadlines),
             self.watcher()?,
         )
     }

@@ -2,9 +2,8 @@
 //! What stands for CUDA IPC in a build without GPUs.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use mscclpp_bootstrap::Deadline;
+use mscclpp_bootstrap::{Deadline, Deadlines};
 
 use crate::context::{Context, ContextId};
 use crate::control::Route;
@@ -37,7 +36,7 @@ impl IpcTransport {
         _device: (Device, Option<usize>),
         _peer: (ContextId, Option<usize>),
         _status: Arc<StickyStatus>,
-        _route: (Route, Duration),
+        _route: (Route, Deadlines),
         _watcher: Arc<Watcher>,
     ) -> Result<Box<dyn Transport>> {
         absent("connect")

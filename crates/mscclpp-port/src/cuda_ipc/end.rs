@@ -2,13 +2,12 @@
 //! One end of a connection over CUDA IPC, as its owner, its hand-shake and the watcher share it.
 
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use super::transport::Posts;
 use crate::context::ContextId;
 use crate::control_end::ControlEnd;
 use crate::error::Error;
-use crate::status::StickyStatus;
 use crate::watcher::Watched;
 
 pub(super) struct IpcEnd {
@@ -19,16 +18,11 @@ pub(super) struct IpcEnd {
 }
 
 impl IpcEnd {
-    pub(super) fn new(
-        posts: Posts,
-        status: Arc<StickyStatus>,
-        peer: ContextId,
-        rank: Option<usize>,
-    ) -> Self {
+    pub(super) fn new(posts: Posts, peer: ContextId, control: ControlEnd) -> Self {
         Self {
             posts: Mutex::new(posts),
             peer,
-            control: ControlEnd::new(status, rank),
+            control,
         }
     }
 

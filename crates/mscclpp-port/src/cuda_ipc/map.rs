@@ -110,7 +110,12 @@ impl Context {
                 Err(error) => Err(error.to_string()),
             }
         };
-        let made = ExportServer::start(self.acceptor()?, self.job_key(), export)?;
+        let made = ExportServer::start(
+            self.acceptor()?,
+            self.job_key(),
+            self.deadlines().ipc_answer,
+            export,
+        )?;
         Ok(Arc::clone(server.insert(Arc::new(made))))
     }
 

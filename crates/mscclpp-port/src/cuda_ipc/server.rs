@@ -20,8 +20,6 @@ use crate::error::{Error, Result};
 
 /// What the links are made for.
 const PURPOSE: &str = "mscclpp-port memory export";
-/// How long one asker may hold up the others.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 /// Longest time without an asker after which the server expects one anew.
 const EXPECT: Duration = Duration::from_secs(3600);
 /// How long to try before looking whether there is time left.
@@ -52,6 +50,8 @@ impl ExportServer {
     pub(super) fn start(
         acceptor: Arc<Acceptor>,
         job_key: Option<&JobKey>,
+        // How long one asker may hold up the others.
+        patience: Duration,
         export: impl Fn(u64) -> Result<OwnedFd, String> + Send + 'static,
     ) -> Result<Self> {
         let failed = |source| Error::Bootstrap {
@@ -69,7 +69,7 @@ impl ExportServer {
                     return;
                 };
                 match expected.accept(Deadline::after(EXPECT)) {
-                    Ok(stream) => answer(&stream, &export),
+                    Ok(stream) => answer(&stream, patience, &export),
                     // Nobody came, or the server ends.
                     Err(error) => tracing::trace!(%error, "expecting askers anew"),
                 }
@@ -113,10 +113,14 @@ impl Drop for ExportServer {
     }
 }
 
-fn answer(stream: &UnixStream, export: impl Fn(u64) -> Result<OwnedFd, String>) {
+fn answer(
+    stream: &UnixStream,
+    patience: Duration,
+    export: impl Fn(u64) -> Result<OwnedFd, String>,
+) {
     let answered = (|| {
-        stream.set_read_timeout(Some(ANSWERED_WITHIN))?;
-        stream.set_write_timeout(Some(ANSWERED_WITHIN))?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
         let mut key = [0; 8];
         (&mut &*stream).read_exact(&mut key)?;
         match export(u64::from_le_bytes(key)) {
@@ -129,7 +133,7 @@ fn answer(stream: &UnixStream, export: impl Fn(u64) -> Result<OwnedFd, String>) 
         }
     })();
     if let Err(error) = answered {
-        tracing::warn!(%error, "a process that asked for memory was not answered");
+        tracing::warn!(%error, ?patience, "a process that asked for memory was not answered");
     }
 }
 

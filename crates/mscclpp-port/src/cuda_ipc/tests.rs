@@ -58,7 +58,7 @@ fn server(job_key: Option<&JobKey>) -> ExportServer {
         0 => Err("there is no such memory".to_owned()),
         key => Ok(file(&key.to_string())),
     };
-    ExportServer::start(acceptor, job_key, export).unwrap()
+    ExportServer::start(acceptor, job_key, Duration::from_secs(2), export).unwrap()
 }
 
 #[test]

@@ -7,12 +7,15 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use mscclpp_bootstrap::{Deadline, Deadlines};
 use mscclpp_device::cuda;
 
 use super::end::IpcEnd;
 use crate::context::ContextId;
 use crate::control::Route;
+use crate::control_end::ControlEnd;
 use crate::device::Device;
+use crate::ending::join_within;
 use crate::error::{Error, Result};
 use crate::flush::FlushWord;
 use crate::gpu::Lane;
@@ -31,9 +34,6 @@ const MARK_EVERY: usize = 32;
 const TRIGGER_POSTS: usize = 3;
 /// How often to ask whether copies that do not end have failed.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How long the end of a connection waits for what was posted, and for the control stream by which
-/// it can tell the other end.
-const LINGER: Duration = Duration::from_secs(1);
 
 /// Whether there can be endpoints. The device is looked at elsewhere.
 pub(crate) fn check() -> Result<()> {
@@ -60,6 +60,10 @@ pub(super) struct Posts {
     signals: HashMap<(u64, u64), u64>,
     /// When the stream was last asked whether it has failed.
     asked: Instant,
+    /// When a mark was last reached, or nothing was under way; and how long that may be ago.
+    moved: Instant,
+    stall: Duration,
+    rank: Option<usize>,
 }
 
 struct Mark {
@@ -80,9 +84,14 @@ enum Place {
 
 impl Posts {
     /// The first use of a GPU may take a moment.
-    pub(super) fn new(device: Device, limit: Option<usize>) -> Result<Self> {
+    pub(super) fn new(
+        device: Device,
+        limit: Option<usize>,
+        rank: Option<usize>,
+        deadlines: &Deadlines,
+    ) -> Result<Self> {
         Ok(Self {
-            lane: Lane::new(device)?,
+            lane: Lane::new(device, deadlines.gpu_copy)?,
             limit: limit.unwrap_or(DEFAULT_QUEUE).max(TRIGGER_POSTS),
             posted: 0,
             unmarked: 0,
@@ -92,6 +101,9 @@ impl Posts {
             flushed: 0,
             signals: HashMap::new(),
             asked: Instant::now(),
+            moved: Instant::now(),
+            stall: deadlines.stall,
+            rank,
         })
     }
 
@@ -100,7 +112,7 @@ impl Posts {
     }
 
     /// Fails if there is no room for a post.
-    fn room(&mut self, rank: Option<usize>) -> Result<()> {
+    fn room(&mut self) -> Result<()> {
         if self.under_way() < self.limit {
             return Ok(());
         }
@@ -109,7 +121,7 @@ impl Posts {
             return Ok(());
         }
         Err(Error::QueueFull {
-            rank,
+            rank: self.rank,
             limit: self.limit,
         })
     }
@@ -151,8 +163,10 @@ impl Posts {
         while let Some(mark) = self.marks.pop_front_if(is_reached) {
             (self.done, self.flushed) = (mark.posted, mark.ticket);
             self.lane.release(mark.started);
+            self.moved = Instant::now();
         }
         if self.marks.is_empty() {
+            self.moved = Instant::now();
             if self.unmarked > 0 {
                 self.mark()?;
             }
@@ -160,17 +174,23 @@ impl Posts {
         } else if self.asked.elapsed() > LOOK_EVERY {
             self.asked = Instant::now();
             self.lane.check()?;
+            let after = self.moved.elapsed();
+            if after > self.stall {
+                let rank = self.rank;
+                return Err(Error::Stalled { rank, after });
+            }
         }
         Ok(())
     }
 
     /// Waits until what was posted is done.
-    fn settle(&mut self) -> Result<()> {
-        self.lane.settle(LINGER)
+    fn settle(&mut self, linger: Duration) -> Result<()> {
+        self.lane.settle(linger)
     }
 }
 
-/// One end. Dropping it waits for what was posted, a second at most, and says goodbye.
+/// One end. Dropping it waits for what was posted, for [`Deadlines::linger`] at most, and says
+/// goodbye.
 pub(crate) struct IpcTransport {
     device: Device,
     end: Arc<IpcEnd>,
@@ -184,11 +204,12 @@ impl IpcTransport {
         (device, queue): (Device, Option<usize>),
         (peer, rank): (ContextId, Option<usize>),
         status: Arc<StickyStatus>,
-        (route, stall_timeout): (Route, Duration),
+        (route, deadlines): (Route, Deadlines),
         watcher: Arc<Watcher>,
     ) -> Result<Box<dyn Transport>> {
-        let posts = Posts::new(device, queue)?;
-        let end = Arc::new(IpcEnd::new(posts, status, peer, rank));
+        let posts = Posts::new(device, queue, rank, &deadlines)?;
+        let control = ControlEnd::new(status, rank, deadlines);
+        let end = Arc::new(IpcEnd::new(posts, peer, control));
         let (theirs, watched) = (Arc::clone(&end), Arc::clone(&watcher));
         let name = match rank {
             Some(rank) => format!("mscclpp-ipc-{rank}"),
@@ -196,7 +217,7 @@ impl IpcTransport {
         };
         let attach = move || {
             let control = &theirs.control;
-            let result = (control.attach(route, stall_timeout)).and_then(|()| {
+            let result = (control.attach(route)).and_then(|()| {
                 control.set_ready();
                 watched.add(Arc::clone(&theirs) as _)
             });
@@ -222,7 +243,7 @@ impl IpcTransport {
     fn post(&self, post: impl FnOnce(&mut Posts) -> Result<()>) -> Result<()> {
         self.end.control.status.check()?;
         let mut posts = lock(&self.end.posts);
-        posts.room(self.end.control.rank)?;
+        posts.room()?;
         let posted = post(&mut posts);
         drop(posts);
         posted.inspect_err(|error| self.end.fail(error.clone()))
@@ -376,26 +397,25 @@ impl Transport for IpcTransport {
 
 impl Drop for IpcTransport {
     fn drop(&mut self) {
-        let rank = self.end.control.rank;
-        if !self.end.control.status.is_failed()
-            && let Err(error) = lock(&self.end.posts).settle()
+        let control = &self.end.control;
+        let rank = control.rank;
+        let linger = Deadline::after(control.deadlines.linger);
+        if !control.status.is_failed()
+            && let Err(error) = lock(&self.end.posts).settle(linger.remaining())
         {
             tracing::warn!(?rank, %error, "a connection is dropped before its posts are done");
         }
-        if let Some(thread) = self.handshake.take() {
-            let begun = Instant::now();
-            // Else the peer would go on trying until its deadline.
-            while !(thread.is_finished() || self.end.control.given_up()) && begun.elapsed() < LINGER
-            {
-                thread::sleep(Duration::from_millis(1));
-            }
-            self.end.control.close();
-            if thread.join().is_err() {
-                tracing::warn!(?rank, "the hand-shake of a connection has panicked");
-            }
+        let handshake = self.handshake.take();
+        if let Some(thread) = &handshake {
+            control.linger(linger, || thread.is_finished());
+            control.close();
+        }
+        let teardown = Deadline::after(control.deadlines.teardown);
+        if let Some(thread) = handshake {
+            join_within(thread, teardown, rank);
         }
         let end: Arc<dyn Watched> = Arc::clone(&self.end) as _;
-        self.watcher.remove(&end);
-        self.end.control.tell();
+        self.watcher.remove(&end, teardown);
+        control.tell();
     }
 }

@@ -14,11 +14,11 @@ use rustix::io::Errno;
 
 use crate::arrival::Wait;
 use crate::error::Error;
+use crate::ethernet::Shared;
 use crate::ethernet::patience::Patience;
 use crate::ethernet::receiver::{Inbound, Received, Receiver};
 use crate::ethernet::sender::Pumped;
 use crate::ethernet::socket::Socket;
-use crate::ethernet::{LINGER, Shared};
 use crate::gpu::Staging;
 use crate::refusal::Refused;
 
@@ -43,7 +43,7 @@ pub(super) fn run(shared: &Shared, arrival: Wait<TcpStream>, landing: Option<Sta
 fn connect(shared: &Shared, arrival: Wait<TcpStream>) -> Option<&Socket> {
     let given_up = || shared.given_up.load(SeqCst) || shared.status.is_failed();
     let socket = arrival(&given_up).and_then(|stream| {
-        Socket::new(stream, shared.stall_timeout)
+        Socket::new(stream, shared.deadlines.stall)
             .map_err(|source| Error::io("set a connection's socket up", source))
     });
     match socket {
@@ -117,7 +117,7 @@ impl<'a> Io<'a> {
         Self {
             shared,
             socket,
-            receiver: Receiver::new(shared.table.clone(), landing),
+            receiver: Receiver::new(shared.table.clone(), landing, shared.deadlines.gpu_copy),
             state: State::Open,
             patience: Patience::new(),
             stall: Stall::new(),
@@ -295,20 +295,22 @@ impl<'a> Io<'a> {
         if self.state == State::Open && self.stall.seen(shared, now) {
             shared.fail(Error::Stalled {
                 rank: shared.rank,
-                after: shared.stall_timeout,
+                after: shared.deadlines.stall,
             });
             return Err(Over);
         }
         // The nack had its time to get out; a peer that goes on sending, or reads nothing, is not
         // waited for.
-        if self.state == State::Discarding && now > *self.leave_by.get_or_insert(now + LINGER) {
+        if self.state == State::Discarding
+            && now > *self.leave_by.get_or_insert(now + shared.deadlines.linger)
+        {
             return Err(Over);
         }
         if self.closing() {
             if self.state == State::Discarding || shared.status.is_failed() {
                 return Err(Over);
             }
-            if now > *self.leave_by.get_or_insert(now + LINGER) {
+            if now > *self.leave_by.get_or_insert(now + shared.deadlines.linger) {
                 let rank = shared.rank;
                 tracing::warn!(?rank, "closed a connection whose peer does not read");
                 return Err(Over);
@@ -340,11 +342,11 @@ impl<'a> Io<'a> {
     /// How long to park before looking around.
     fn tick(&self) -> Duration {
         let longest = if self.closing() {
-            LINGER / 10
+            self.shared.deadlines.linger / 10
         } else {
             Duration::from_secs(1)
         };
-        longest.min(self.shared.stall_timeout / 8)
+        longest.min(self.shared.deadlines.stall / 8)
     }
 }
 
@@ -371,7 +373,7 @@ impl Stall {
         }
         self.mark = mark;
         self.since
-            .is_some_and(|since| now - since > shared.stall_timeout)
+            .is_some_and(|since| now - since > shared.deadlines.stall)
     }
 }
 

@@ -42,6 +42,8 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use mscclpp_bootstrap::Deadlines;
+
 use crate::arrival::Arrival;
 use crate::context::ContextId;
 use crate::device::{Device, DeviceKind};
@@ -60,8 +62,6 @@ use crate::transport::{Progress, Transport};
 pub(crate) const PURPOSE: &str = "mscclpp-port ethernet connection";
 /// Posts that may wait when the endpoint does not say.
 const DEFAULT_QUEUE: usize = 1024;
-/// How long the end of a connection waits for queued posts to leave, and for the peer to see it.
-const LINGER: Duration = Duration::from_secs(1);
 
 /// What a connection over TCP is made of.
 pub(crate) struct Settings {
@@ -73,14 +73,13 @@ pub(crate) struct Settings {
     pub(crate) peer: ContextId,
     /// Most posts that may wait.
     pub(crate) queue: Option<usize>,
-    /// How long the peer may take and acknowledge nothing.
-    pub(crate) stall_timeout: Duration,
+    pub(crate) deadlines: Deadlines,
     /// The device of this end's kernels: where most payload comes from and goes to.
     pub(crate) device: Device,
 }
 
-/// One end of a connection over TCP. Dropping it sends what is queued (for a second at most), says
-/// goodbye, and ends the I/O thread.
+/// One end of a connection over TCP. Dropping it sends what is queued (for [`Deadlines::linger`] at
+/// most), says goodbye, and ends the I/O thread (within [`Deadlines::teardown`]).
 pub(crate) struct EthernetTransport {
     shared: Arc<Shared>,
     peer: ContextId,
@@ -97,7 +96,7 @@ struct Shared {
     table: Arc<RegistrationTable>,
     status: Arc<StickyStatus>,
     rank: Option<usize>,
-    stall_timeout: Duration,
+    deadlines: Deadlines,
     /// Wakes the I/O thread.
     wake: Event,
     /// Wakes who waits for a flush or for room.
@@ -118,19 +117,20 @@ impl EthernetTransport {
     pub(crate) fn new(arrival: Arrival, settings: Settings) -> Result<Self> {
         let failed = |what: &'static str| move |source| Error::io(what, source);
         let event = || Event::new().map_err(failed("make an eventfd"));
+        let gpu_copy = settings.deadlines.gpu_copy;
         // Now, because later a kernel may spin.
         let staging = || match settings.device.kind() {
             DeviceKind::Cpu => Ok(None),
-            DeviceKind::Gpu => Staging::new(settings.device).map(Some),
+            DeviceKind::Gpu => Staging::new(settings.device, gpu_copy).map(Some),
         };
         let (staging, landing) = (staging()?, staging()?);
         let shared = Arc::new(Shared {
             socket: OnceLock::new(),
-            sender: Sender::new(settings.queue.unwrap_or(DEFAULT_QUEUE), staging),
+            sender: Sender::new(settings.queue.unwrap_or(DEFAULT_QUEUE), staging, gpu_copy),
             table: settings.table,
             status: settings.status,
             rank: settings.rank,
-            stall_timeout: settings.stall_timeout,
+            deadlines: settings.deadlines,
             wake: event()?,
             event: event()?,
             closing: AtomicBool::new(false),
@@ -346,11 +346,14 @@ impl Drop for EthernetTransport {
         if self.shared.status.is_failed() && !self.is_connected() {
             give_up();
         }
-        if !self.shared.wait_done(LINGER) {
+        let Deadlines {
+            linger, teardown, ..
+        } = self.shared.deadlines;
+        if !self.shared.wait_done(linger) {
             give_up();
-            if !self.shared.wait_done(LINGER) {
+            if !self.shared.wait_done(teardown / 2) {
                 self.shared.shut_down();
-                if !self.shared.wait_done(LINGER) {
+                if !self.shared.wait_done(teardown / 2) {
                     let waited = started.elapsed();
                     tracing::warn!(?rank, ?waited, "a connection's I/O thread does not end");
                     return;

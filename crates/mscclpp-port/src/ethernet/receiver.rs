@@ -79,16 +79,19 @@ pub(crate) struct Receiver {
     asked: usize,
     /// On its way to a GPU. Made for a GPU's connection, or when the first payload goes to one.
     landing: Option<Staging>,
+    /// How long copies to a GPU may hold up the stream. No kernel can hold them up.
+    gpu_copy: Duration,
     /// Flushes to acknowledge when a mark is reached, as the mark and the ticket.
     flushes: VecDeque<(u64, u64)>,
     looks: u32,
 }
 
-/// How long copies to a GPU may hold up the stream. No kernel can hold them up.
-const LANDS_WITHIN: Duration = Duration::from_secs(10);
-
 impl Receiver {
-    pub(crate) fn new(table: Arc<RegistrationTable>, landing: Option<Staging>) -> Self {
+    pub(crate) fn new(
+        table: Arc<RegistrationTable>,
+        landing: Option<Staging>,
+        gpu_copy: Duration,
+    ) -> Self {
         let buffer = vec![0; BUFFER].into_boxed_slice();
         Self {
             table,
@@ -99,6 +102,7 @@ impl Receiver {
             ticket: 0,
             asked: 0,
             landing,
+            gpu_copy,
             flushes: VecDeque::new(),
             looks: 0,
         }
@@ -232,8 +236,8 @@ impl Receiver {
     ) -> io::Result<Result<Option<usize>, Refused>> {
         let refused = |error| body.refused(on_gpu(error));
         let to = base.addr();
-        let room = landing(&mut self.landing, device).and_then(|landing| {
-            let piece = landing.wait_for_room(to as u64, body.left, LANDS_WITHIN)?;
+        let room = landing(&mut self.landing, device, self.gpu_copy).and_then(|landing| {
+            let piece = landing.wait_for_room(to as u64, body.left)?;
             Ok((piece, landing))
         });
         let (piece, landing) = match room {
@@ -401,7 +405,10 @@ impl Receiver {
                 if let Some((memory, _)) = gpu {
                     let device = memory.device();
                     drop(guard);
-                    land(&mut self.landing, device, &region, to, &bytes[..len]).map_err(on_gpu)?;
+                    let landing = landing(&mut self.landing, device, self.gpu_copy);
+                    let landed =
+                        landing.and_then(|landing| land(landing, &region, to, &bytes[..len]));
+                    landed.map_err(on_gpu)?;
                     return Ok(len as u64);
                 }
                 // SAFETY: the guard checked the range and keeps it valid.
@@ -470,26 +477,23 @@ fn whole_words(to: usize, len: usize, left: u64) -> usize {
 }
 
 /// The landing of a receiver, made if there is none.
-fn landing(landing: &mut Option<Staging>, device: Device) -> Result<&mut Staging> {
+fn landing(
+    landing: &mut Option<Staging>,
+    device: Device,
+    gpu_copy: Duration,
+) -> Result<&mut Staging> {
     match landing {
         Some(landing) => Ok(landing),
-        None => Ok(landing.insert(Staging::new(device)?)),
+        None => Ok(landing.insert(Staging::new(device, gpu_copy)?)),
     }
 }
 
 /// Starts to copy bytes to a GPU's memory.
-fn land(
-    staging: &mut Option<Staging>,
-    device: Device,
-    region: &Arc<Region>,
-    to: *mut u8,
-    bytes: &[u8],
-) -> Result<()> {
-    let landing = landing(staging, device)?;
+fn land(landing: &mut Staging, region: &Arc<Region>, to: *mut u8, bytes: &[u8]) -> Result<()> {
     let mut done = 0;
     while done < bytes.len() {
         let at = to.addr() as u64 + done as u64;
-        let piece = landing.wait_for_room(at, (bytes.len() - done) as u64, LANDS_WITHIN)?;
+        let piece = landing.wait_for_room(at, (bytes.len() - done) as u64)?;
         let part = &bytes[done..done + piece.len()];
         // SAFETY: the piece is this call's, and the system's memory; the range in the region was
         // checked, and the region keeps its buffer.
@@ -520,7 +524,7 @@ fn add_behind(
     }
     drop(guard);
     // Not in the order of the stream, so when that has done what came before.
-    landing.settle(LANDS_WITHIN).map_err(on_gpu)?;
+    landing.settle().map_err(on_gpu)?;
     table.add(key, offset, operand)
 }
 

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, TryLockError};
+use std::time::Duration;
 
 use crate::ethernet::frame::{Frame, MAX_PAYLOAD};
 use crate::ethernet::socket::Socket;
@@ -91,11 +92,11 @@ pub(crate) struct Sender {
 
 impl Sender {
     /// `limit`: how many posts may wait, at least a trigger's. `staging`: for payload of GPUs, if
-    /// there is likely to be some.
-    pub(crate) fn new(limit: usize, staging: Option<Staging>) -> Self {
+    /// there is likely to be some. `gpu_copy`: how long a copy of it may take that is waited for.
+    pub(crate) fn new(limit: usize, staging: Option<Staging>, gpu_copy: Duration) -> Self {
         Self {
             queue: Mutex::default(),
-            wire: Mutex::new(Wire::new(staging)),
+            wire: Mutex::new(Wire::new(staging, gpu_copy)),
             kicked: AtomicBool::new(false),
             // Until there is a socket.
             stuck: AtomicBool::new(true),

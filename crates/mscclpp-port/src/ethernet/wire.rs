@@ -51,15 +51,17 @@ pub(super) struct Wire {
     pub(super) frames: VecDeque<Outgoing>,
     /// Made for a GPU's connection, or when the first payload is a GPU's.
     staging: Option<Staging>,
+    gpu_copy: Duration,
     /// Since when the next bytes are waited for.
     waiting: Option<Instant>,
 }
 
 impl Wire {
-    pub(super) fn new(staging: Option<Staging>) -> Self {
+    pub(super) fn new(staging: Option<Staging>, gpu_copy: Duration) -> Self {
         Self {
             frames: VecDeque::new(),
             staging,
+            gpu_copy,
             waiting: None,
         }
     }
@@ -77,7 +79,8 @@ impl Wire {
         let staging = match &mut self.staging {
             Some(staging) => staging,
             None => {
-                let made = Staging::new(memory.device()).map_err(PumpError::Device)?;
+                let made =
+                    Staging::new(memory.device(), self.gpu_copy).map_err(PumpError::Device)?;
                 self.staging.insert(made)
             }
         };

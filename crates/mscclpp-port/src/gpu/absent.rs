@@ -130,16 +130,11 @@ impl Piece {
 pub(crate) enum Staging {}
 
 impl Staging {
-    pub(crate) fn new(device: Device) -> Result<Self> {
+    pub(crate) fn new(device: Device, _patience: Duration) -> Result<Self> {
         absent(device)
     }
 
-    pub(crate) fn wait_for_room(
-        &mut self,
-        _address: u64,
-        _len: u64,
-        _timeout: Duration,
-    ) -> Result<Piece> {
+    pub(crate) fn wait_for_room(&mut self, _address: u64, _len: u64) -> Result<Piece> {
         match *self {}
     }
 
@@ -198,7 +193,7 @@ impl Staging {
         match *self {}
     }
 
-    pub(crate) fn settle(&mut self, _timeout: Duration) -> Result<()> {
+    pub(crate) fn settle(&mut self) -> Result<()> {
         match *self {}
     }
 }

@@ -13,9 +13,6 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::shared;
 
-/// How long the first copy of a stream, or what is under way when a lane is dropped, may take.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 /// Copies that execute in the order of the calls, on a stream of their own, and marks between them:
 /// numbers that the stream itself writes to host memory, so that to look is one load and no call of
 /// the driver.
@@ -23,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Dropping it waits for what is under way, a bounded time.
 pub(crate) struct Lane {
     device: Device,
+    /// How long copies may take that are waited for.
+    patience: Duration,
     /// Taken when a lane is dropped whose copies do not end.
     parts: Option<Parts>,
     /// Operations that were started, ever.
@@ -47,7 +46,7 @@ struct Parts {
 impl Lane {
     /// A lane on a stream of a GPU, which has executed a copy and a mark already: a first use may
     /// load code, and wait for a kernel that spins.
-    pub(crate) fn new(device: Device) -> Result<Self> {
+    pub(crate) fn new(device: Device, patience: Duration) -> Result<Self> {
         let gpu = open(device)?;
         let failed = failed(device, "make a stream for copies");
         let stream = Stream::for_copies(&gpu).map_err(&failed)?;
@@ -55,6 +54,7 @@ impl Lane {
         let at = word.address();
         let mut lane = Self {
             device,
+            patience,
             parts: Some(Parts {
                 stream,
                 word,
@@ -68,7 +68,7 @@ impl Lane {
         };
         // SAFETY: two words of the pinned memory, which the lane keeps.
         unsafe { lane.copy(at + 16, at + 8, 8) }?;
-        lane.settle(PATIENCE)?;
+        lane.settle(patience)?;
         Ok(lane)
     }
 
@@ -77,6 +77,11 @@ impl Lane {
             unreachable!("taken by drop only")
         };
         parts
+    }
+
+    /// How long what is waited for may take.
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
     }
 
     /// Starts a copy of `len` bytes.
@@ -195,7 +200,7 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        let Err(error) = self.settle(PATIENCE) else {
+        let Err(error) = self.settle(self.patience) else {
             return;
         };
         // A stream that has failed executes nothing any more; one that goes on does.

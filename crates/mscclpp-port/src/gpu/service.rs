@@ -4,18 +4,16 @@
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use mscclpp_device::cuda::{PinnedMemory, Stream};
 
 use super::{GpuMemory, failed, open};
 use crate::device::Device;
+use crate::env::env;
 use crate::error::{Error, Result};
 use crate::shared;
 use crate::sync::lock_plain as lock;
 
-/// How long one copy may take.
-const WITHIN: Duration = Duration::from_secs(10);
 /// Bytes copied at a time.
 const STEP: u64 = 1 << 20;
 
@@ -51,6 +49,8 @@ impl Turn<'_> {
         start: impl FnOnce(&Bench) -> Result<(), mscclpp_device::cuda::CudaError>,
     ) -> Result<&Bench> {
         let failed = failed(self.device, operation);
+        // A buffer belongs to no job, so the environment says it.
+        let within = env().deadlines.gpu_copy;
         let bench = match self.bench.take() {
             Some(bench) => bench,
             None => {
@@ -61,7 +61,7 @@ impl Turn<'_> {
                 }
             }
         };
-        let error = match start(&bench).and_then(|()| bench.stream.wait(WITHIN)) {
+        let error = match start(&bench).and_then(|()| bench.stream.wait(within)) {
             Ok(()) => return Ok(&*self.bench.insert(bench)),
             Err(error) => error,
         };
@@ -77,7 +77,7 @@ impl Turn<'_> {
         Err(Error::Timeout {
             operation: format!("{operation} on {}", self.device),
             rank: None,
-            waited: WITHIN,
+            waited: within,
         })
     }
 

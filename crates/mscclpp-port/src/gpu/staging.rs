@@ -42,10 +42,11 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    pub(crate) fn new(device: Device) -> Result<Self> {
+    /// Copies that are waited for may take `patience`.
+    pub(crate) fn new(device: Device, patience: Duration) -> Result<Self> {
         let memory = PinnedMemory::new(&open(device)?, BYTES)
             .map_err(failed(device, "allocate pinned host memory"))?;
-        let (mut lane, memory) = (Lane::new(device)?, Arc::new(memory));
+        let (mut lane, memory) = (Lane::new(device, patience)?, Arc::new(memory));
         // Copies that do not end go on after this.
         lane.own(Arc::clone(&memory) as _);
         Ok(Self {
@@ -68,19 +69,14 @@ impl Staging {
     }
 
     /// A free piece, as [`room`](Self::room), once copies that are under way have made some.
-    pub(crate) fn wait_for_room(
-        &mut self,
-        address: u64,
-        len: u64,
-        timeout: Duration,
-    ) -> Result<Piece> {
+    pub(crate) fn wait_for_room(&mut self, address: u64, len: u64) -> Result<Piece> {
         loop {
             if let Some(piece) = self.room(address, len) {
                 return Ok(piece);
             }
             // The copies go on meanwhile: this waits for those that were started first.
             self.mark()?;
-            self.settle(timeout)?;
+            self.settle()?;
         }
     }
 
@@ -190,7 +186,7 @@ impl Staging {
     }
 
     /// Waits until all that was started is done.
-    pub(crate) fn settle(&mut self, timeout: Duration) -> Result<()> {
-        self.lane.settle(timeout)
+    pub(crate) fn settle(&mut self) -> Result<()> {
+        self.lane.settle(self.lane.patience())
     }
 }

@@ -192,7 +192,7 @@ impl Joined {
         let mut attached = Ok(());
         for (_, queue) in &mut self.0 {
             if let Some(route) = queue.route.take() {
-                attached = attached.and(queue.handshake.attach(&queue.end, route));
+                attached = attached.and(queue.end.control.attach(route));
             }
         }
         attached?;
@@ -212,7 +212,7 @@ impl Joined {
     /// One request on every queue.
     pub(super) fn test(&self, deadline: Deadline) -> Result<()> {
         (self.0.iter()).try_for_each(|(_, queue)| {
-            let most = queue.handshake.self_test;
+            let most = queue.end.control.deadlines.self_test;
             let timeout = most.min(deadline.remaining()).max(SHORTEST_TEST);
             gpu_queue::test(&queue.end, timeout)
         })

@@ -2,9 +2,9 @@
 //! One end of a connection whose queue kernels post to, as its owner, its hand-shake and the watcher
 //! share it.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mlx5_queue::Opcode;
@@ -16,18 +16,15 @@ use super::lock;
 use super::policy::check_made;
 use super::provider::{GpuQueueProvider, HcaQueue, Path, QueueFault};
 use crate::context::ContextId;
-use crate::control::{Arrived, Control, Message};
+use crate::control::{Arrived, Message};
+use crate::control_end::ControlEnd;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::status::StickyStatus;
 use crate::transport::TransportKind;
 use crate::watcher::Watched;
 
 /// How long a peer that refused a request of this end waits for this end's own, more telling error.
 pub(super) const OWN_ERROR_WITHIN: Duration = Duration::from_millis(250);
-
-/// Ends a wait of the hand-shake.
-pub(super) type Cancel = Box<dyn Fn() + Send + Sync>;
 
 /// Who the two ends are.
 #[derive(Debug, Clone, Copy)]
@@ -47,68 +44,47 @@ pub(crate) struct QueueEnd {
     queue: Box<dyn HcaQueue>,
     /// Behind the queue, which is made on it.
     pub(super) hca: Arc<dyn GpuQueueProvider>,
-    pub(super) status: Arc<StickyStatus>,
+    pub(crate) control: ControlEnd,
     pub(crate) ends: Ends,
     pub(super) path: Path,
     pub(crate) signal_mode: SignalMode,
-    /// When the hand-shake has ended.
-    pub(crate) deadline: Deadline,
-    /// Empty for a queue that is connected to itself, and until the stream is there.
-    control: OnceLock<Control>,
-    ready: AtomicBool,
-    /// The owner is gone.
-    closing: AtomicBool,
+    /// When the hand-shake has ended at the latest, with its error.
+    pub(crate) ends_by: Deadline,
     /// The queue was stopped.
     ended: AtomicBool,
-    /// The other end was told.
-    told: AtomicBool,
-    /// The other end has said goodbye.
-    left: AtomicBool,
+    /// Since when the other end is known to have refused a request.
     refused: Mutex<Option<Instant>>,
-    cancel: Mutex<Option<Cancel>>,
 }
 
 impl QueueEnd {
     pub(crate) fn new(
         queue: Box<dyn HcaQueue>,
         hca: Arc<dyn GpuQueueProvider>,
-        status: Arc<StickyStatus>,
+        control: ControlEnd,
         ends: Ends,
         path: Path,
         signal_mode: SignalMode,
         deadline: Deadline,
     ) -> Self {
+        // A self-test that began just in time has its own.
+        let late = control.deadlines.self_test + control.deadlines.teardown;
+        let ends_by = Deadline::after(deadline.remaining() + late);
         Self {
             queue,
             hca,
-            status,
+            control,
             ends,
             path,
             signal_mode,
-            deadline,
-            control: OnceLock::new(),
-            ready: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
+            ends_by,
             ended: AtomicBool::new(false),
-            told: AtomicBool::new(false),
-            left: AtomicBool::new(false),
             refused: Mutex::default(),
-            cancel: Mutex::default(),
         }
     }
 
     /// What kernels need to post. Valid while this lives.
     pub(crate) fn device_handle(&self) -> QueueDeviceHandle {
         self.queue.device_handle()
-    }
-
-    /// Whether both ends are connected and have executed a request.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.ready.load(SeqCst)
-    }
-
-    pub(super) fn set_ready(&self) {
-        self.ready.store(true, SeqCst);
     }
 
     pub(crate) fn queue(&self) -> &dyn HcaQueue {
@@ -127,48 +103,9 @@ impl QueueEnd {
             .map_or(Ok(()), |fault| Err(self.error_of(fault)))
     }
 
-    pub(super) fn control(&self) -> Option<&Control> {
-        self.control.get()
-    }
-
-    pub(super) fn set_control(&self, control: Control) {
-        // The hand-shake sets it, once.
-        let _ = self.control.set(control);
-    }
-
-    /// Whether the hand-shake need not go on.
-    pub(super) fn given_up(&self) -> bool {
-        self.closing.load(SeqCst) || self.status.is_failed()
-    }
-
-    /// What ends the wait that the hand-shake is about to begin.
-    pub(super) fn set_cancel(&self, cancel: Option<Cancel>) {
-        let mut slot = lock(&self.cancel);
-        if self.closing.load(SeqCst)
-            && let Some(cancel) = &cancel
-        {
-            cancel();
-        }
-        *slot = cancel;
-    }
-
-    /// The owner is gone, or has given up: ends the waits of the hand-shake.
-    pub(super) fn close(&self) {
-        self.closing.store(true, SeqCst);
-        if let Some(cancel) = &*lock(&self.cancel) {
-            cancel();
-        }
-    }
-
     /// Ends the connection with an error, unless it has ended already.
     pub(crate) fn fail(&self, error: Error) {
-        if self.status.fail(error.clone()) {
-            if self.left.load(SeqCst) {
-                tracing::debug!(%error, "a connection has ended");
-            } else {
-                tracing::warn!(%error, "a connection has failed");
-            }
-        }
+        self.control.fail(error);
         self.end();
     }
 
@@ -178,60 +115,15 @@ impl QueueEnd {
         if !self.ended.swap(true, SeqCst) {
             self.queue.stop();
         }
-        let Some(control) = self.control() else {
-            return;
-        };
-        if self.told.swap(true, SeqCst) {
-            return;
-        }
-        let last = match self.status.error() {
-            Some(Error::QueueRefused { .. }) => Message::Refused,
-            Some(error) => Message::Failed(error.to_string()),
-            None => Message::Goodbye,
-        };
-        if let Err(error) = control.send(&last) {
-            tracing::debug!(%error, "the other end could not be told of a failure");
-        }
+        self.control.tell();
     }
 
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(SeqCst)
     }
 
-    pub(super) fn peer_down(&self, cause: impl Into<String>) -> Error {
-        Error::PeerDown {
-            rank: self.ends.rank,
-            cause: cause.into(),
-        }
-    }
-
-    fn refused_by_peer(&self) -> Error {
-        Error::PeerFailed {
-            rank: self.ends.rank,
-            reason: "it refused a request".into(),
-        }
-    }
-
-    /// What the other end's word means here, if it ends the connection.
-    pub(super) fn meaning(&self, arrived: Arrived) -> Option<Error> {
-        let rank = self.ends.rank;
-        Some(match arrived {
-            Arrived::Nothing => return None,
-            Arrived::End(cause) => self.peer_down(cause),
-            Arrived::Message(Message::Goodbye) => {
-                self.left.store(true, SeqCst);
-                self.peer_down("it has closed the connection")
-            }
-            Arrived::Message(Message::Failed(reason)) => Error::PeerFailed { rank, reason },
-            Arrived::Message(Message::Refused) => self.refused_by_peer(),
-            Arrived::Message(_) => self.peer_down("it broke the protocol of the control stream"),
-        })
-    }
-
-    /// What the other end has said or done that ends the connection, also behind steps of the
-    /// hand-shake that nobody has waited for yet.
-    pub(super) fn last_word(&self) -> Option<Error> {
-        self.meaning(self.control()?.last()?)
+    fn refused_by_peer(&self) -> Option<Error> {
+        self.control.meaning(Arrived::Message(Message::Refused))
     }
 
     fn failure(&self) -> Option<Error> {
@@ -240,27 +132,24 @@ impl QueueEnd {
             return Some(self.error_of(fault));
         }
         let mut refused = lock(&self.refused);
-        if let Some(control) = self.control() {
+        if let Some(control) = self.control.control() {
             let arrived = control.receive();
             if matches!(arrived, Arrived::Message(Message::Refused)) {
                 refused.get_or_insert_with(Instant::now);
-            } else if let Some(error) = self.meaning(arrived) {
+            } else if let Some(error) = self.control.meaning(arrived) {
                 // What came before it says more.
-                return Some(if refused.is_some() {
-                    self.refused_by_peer()
-                } else {
-                    error
-                });
+                return refused.and_then(|_| self.refused_by_peer()).or(Some(error));
             }
         }
         if refused.is_some_and(|at| at.elapsed() > OWN_ERROR_WITHIN) {
-            return Some(self.refused_by_peer());
+            return self.refused_by_peer();
         }
         if let Some(fault) = fault {
             return Some(self.error_of(fault));
         }
         let lost = !self.hca.reaches(self.path.peer.hca);
-        lost.then(|| self.peer_down("the link between the two HCAs is down"))
+        let cause = "the link between the two HCAs is down";
+        lost.then(|| self.control.peer_down(cause))
     }
 
     /// A queue's fault as the connection's error.
@@ -285,15 +174,6 @@ impl QueueEnd {
             },
         }
     }
-
-    /// An error of the hand-shake, if the connection has not ended meanwhile.
-    pub(super) fn check(&self) -> Result<()> {
-        self.status.check()?;
-        if self.closing.load(SeqCst) {
-            return Err(self.peer_down("this end is closing"));
-        }
-        Ok(())
-    }
 }
 
 impl Watched for QueueEnd {
@@ -301,7 +181,7 @@ impl Watched for QueueEnd {
         if self.has_ended() {
             return;
         }
-        if self.status.is_failed() {
+        if self.control.status.is_failed() {
             // The bootstrap knew first.
             self.end();
         } else if let Some(error) = self.failure() {
@@ -310,7 +190,7 @@ impl Watched for QueueEnd {
     }
 
     fn stream(&self) -> Option<BorrowedFd<'_>> {
-        (!self.has_ended()).then(|| Some(self.control()?.as_fd()))?
+        (!self.has_ended()).then(|| self.control.stream())?
     }
 
     fn hca(&self) -> Option<&Arc<dyn GpuQueueProvider>> {

@@ -43,6 +43,7 @@ fn open(device: Device) -> Result<Arc<dyn NicMemory>> {
 fn open(device: Device) -> Result<Arc<dyn NicMemory>> {
     use super::staged::StagedMemory;
     use crate::buffer::Buffer;
+    use crate::env::env;
     use crate::gpu::{self, Lane};
 
     /// Bytes of pinned memory that copies go through.
@@ -50,7 +51,8 @@ fn open(device: Device) -> Result<Arc<dyn NicMemory>> {
 
     let staging = Buffer::pinned(device, STAGING)?;
     let copies = OnLane {
-        lane: Lane::new(device)?,
+        // An HCA belongs to no job.
+        lane: Lane::new(device, env().deadlines.gpu_copy)?,
         staging: Arc::new(staging.clone()),
     };
     Ok(Arc::new(GpuMemory {

@@ -18,7 +18,7 @@ use super::end::{OWN_ERROR_WITHIN, QueueEnd};
 use super::provider::WireStream;
 use super::turns::Turns;
 use crate::arrival::Arrival;
-use crate::control::{Arrived, Control, Message, Route, watch_for_silence};
+use crate::control::{Arrived, Control, Message, Route};
 use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
 use crate::random::random_bytes;
@@ -38,10 +38,6 @@ pub(crate) struct Handshake {
     /// The peer's socket, if it is on this host.
     pub(crate) socket: Option<UnixAddress>,
     pub(crate) job_key: Option<JobKey>,
-    /// After how long without an answer the peer's machine counts as gone.
-    pub(crate) stall_timeout: Duration,
-    /// How long the first request of a queue may take, and the greeting of two HCAs.
-    pub(crate) self_test: Duration,
     pub(crate) deadline: Deadline,
 }
 
@@ -49,47 +45,36 @@ impl Handshake {
     /// Brings the connection up, or says why it cannot be.
     pub(super) fn run(&self, end: &QueueEnd, route: Route) -> Result<()> {
         let result = self.bring_up(end, route);
-        end.set_cancel(None);
+        end.control.set_cancel(None);
         result?;
-        end.set_ready();
+        end.control.set_ready();
         Ok(())
     }
 
     fn bring_up(&self, end: &QueueEnd, route: Route) -> Result<()> {
-        self.attach(end, route)?;
+        end.control.attach(route)?;
         self.wire(end)?;
-        end.check()?;
+        end.control.check()?;
         end.queue().connect(&end.path)?;
         self.meet(end, Message::Connected)?;
-        test(end, self.self_test)?;
+        test(end, end.control.deadlines.self_test)?;
         self.meet(end, Message::Tested)
-    }
-
-    /// The control stream between the two ends.
-    pub(crate) fn attach(&self, end: &QueueEnd, route: Route) -> Result<()> {
-        match route {
-            Route::Itself => {}
-            Route::Context(stream) => end.set_control(Control::new(stream)),
-            Route::Network(arrival) => {
-                let stream = self.stream(end, arrival)?;
-                watch_for_silence(&stream, self.stall_timeout)
-                    .map_err(|error| Error::io("prepare a control stream", error))?;
-                end.set_control(Control::new(stream));
-            }
-        }
-        Ok(())
     }
 
     fn stream<S>(&self, end: &QueueEnd, arrival: Arrival<S>) -> Result<S> {
         let Arrival { wait, cancel } = arrival;
-        end.set_cancel(Some(cancel));
-        // Where there is a control stream already, the other end says by it when it gives up.
+        end.control.set_cancel(Some(cancel));
+        // By the control stream the other end says when it gives up.
         let last = OnceCell::new();
-        let left = || end.last_word().is_some_and(|error| last.set(error).is_ok());
-        let stream = wait(&|| end.given_up() || last.get().is_some() || left());
-        end.set_cancel(None);
+        let left = || {
+            end.control
+                .last_word()
+                .is_some_and(|error| last.set(error).is_ok())
+        };
+        let stream = wait(&|| end.control.given_up() || last.get().is_some() || left());
+        end.control.set_cancel(None);
         // Both tell more than the stream that did not come.
-        match last.into_inner().or_else(|| end.status.error()) {
+        match last.into_inner().or_else(|| end.control.status.error()) {
             Some(error) => Err(error),
             None => stream,
         }
@@ -99,14 +84,14 @@ impl Handshake {
     /// decides and dials; so the many connections of a pair make one wire.
     pub(crate) fn wire(&self, end: &QueueEnd) -> Result<()> {
         let (own, peer) = (end.queue().address().hca, end.path.peer.hca);
-        let Some(control) = end.control().filter(|_| own != peer) else {
+        let Some(control) = end.control.control().filter(|_| own != peer) else {
             return Ok(());
         };
         let rank = end.ends.rank;
         if own < peer {
-            let given_up = || end.given_up() || self.deadline.expired();
+            let given_up = || end.control.given_up() || self.deadline.expired();
             let Some(_turn) = Turns::of_process().take((own, peer), given_up) else {
-                end.check()?;
+                end.control.check()?;
                 return Err(self.timeout(end, "waiting for other connections of the same HCAs"));
             };
             if end.hca.reaches(peer) {
@@ -154,8 +139,8 @@ impl Handshake {
             Message::Wired => {
                 // Another connection's hand-shake may be about to plug this end in.
                 while !end.hca.reaches(peer) {
-                    end.check()?;
-                    if let Some(last) = end.last_word() {
+                    end.control.check()?;
+                    if let Some(last) = end.control.last_word() {
                         return Err(last);
                     }
                     if self.deadline.expired() {
@@ -172,9 +157,13 @@ impl Handshake {
     /// Links the two HCAs. When it is the other end that cannot, its own error tells more than the
     /// stream that it leaves.
     fn link(&self, end: &QueueEnd, stream: WireStream) -> Result<()> {
-        let timeout = self.self_test.min(self.deadline.remaining());
-        let (status, breaker) = (Arc::clone(&end.status), stream.breaker());
-        end.set_cancel(Some(Box::new(move || {
+        let timeout = end
+            .control
+            .deadlines
+            .self_test
+            .min(self.deadline.remaining());
+        let (status, breaker) = (Arc::clone(&end.control.status), stream.breaker());
+        end.control.set_cancel(Some(Box::new(move || {
             // Another connection may need the wire, unless the peer is gone.
             if let (true, Ok(breaker)) = (status.is_failed(), &breaker)
                 && let Err(error) = breaker()
@@ -183,18 +172,18 @@ impl Handshake {
             }
         })));
         let wired = end.hca.wire(end.path.peer.hca, stream, timeout);
-        end.set_cancel(None);
+        end.control.set_cancel(None);
         wired.map_err(|error| {
             let error = match error {
-                Error::PeerDown { cause, .. } => end.peer_down(cause),
+                Error::PeerDown { cause, .. } => end.control.peer_down(cause),
                 error => return error,
             };
             let deadline = self.deadline.at_most(OWN_ERROR_WITHIN);
             loop {
-                let Some(control) = end.control() else {
+                let Some(control) = end.control.control() else {
                     return error;
                 };
-                if let Some(last) = end.last_word() {
+                if let Some(last) = end.control.last_word() {
                     return last;
                 }
                 if deadline.expired() {
@@ -212,7 +201,7 @@ impl Handshake {
 
     /// Says that this end has come so far, and waits until the other has, too.
     fn meet(&self, end: &QueueEnd, step: Message) -> Result<()> {
-        let Some(control) = end.control() else {
+        let Some(control) = end.control.control() else {
             return Ok(());
         };
         send(end, control, &step)?;
@@ -226,7 +215,7 @@ impl Handshake {
     /// The next message of the other end, if it is not its last.
     fn next(&self, end: &QueueEnd, control: &Control) -> Result<Message> {
         loop {
-            end.check()?;
+            end.control.check()?;
             match control.receive() {
                 Arrived::Message(
                     message @ (Message::Wired
@@ -235,7 +224,7 @@ impl Handshake {
                     | Message::Tested),
                 ) => return Ok(message),
                 arrived => {
-                    if let Some(error) = end.meaning(arrived) {
+                    if let Some(error) = end.control.meaning(arrived) {
                         return Err(error);
                     }
                 }
@@ -259,7 +248,7 @@ impl Handshake {
 /// One request from the device side: adapters whose queues come up and execute nothing are known.
 pub(crate) fn test(end: &QueueEnd, timeout: Duration) -> Result<()> {
     // A peer that left does not answer, and nobody waits for a queue that is not wanted any more.
-    let over = || end.given_up() || end.last_word().is_some();
+    let over = || end.control.given_up() || end.control.last_word().is_some();
     let device = end.ends.device;
     // SAFETY: `end` keeps the queue until the call has returned. It runs a thread of its own that
     // ends within seconds of the timeout; no kernel has the handle yet.
@@ -267,7 +256,13 @@ pub(crate) fn test(end: &QueueEnd, timeout: Duration) -> Result<()> {
     let rank = end.ends.rank;
     let number = end.queue().address().number;
     result.map_err(|error| match (error, end.queue().fault()) {
-        _ if let Some(ended) = end.last_word().or_else(|| end.status.error()) => ended,
+        _ if let Some(ended) = end
+            .control
+            .last_word()
+            .or_else(|| end.control.status.error()) =>
+        {
+            ended
+        }
         (SelfTestError::NotExecuting { timeout, .. }, None) => Error::QueueNotExecuting {
             rank,
             queue: number,
@@ -305,13 +300,16 @@ unsafe fn run_test(
 fn send(end: &QueueEnd, control: &Control, message: &Message) -> Result<()> {
     (control.send(message)).map_err(|error| {
         // Its last word tells more than the broken stream.
-        match end.last_word() {
+        match end.control.last_word() {
             Some(last) => last,
-            None => end.peer_down(format!("its connection broke: {error}")),
+            None => end
+                .control
+                .peer_down(format!("its connection broke: {error}")),
         }
     })
 }
 
 fn out_of_step(end: &QueueEnd) -> Error {
-    end.peer_down("it broke the protocol of the control stream")
+    end.control
+        .peer_down("it broke the protocol of the control stream")
 }

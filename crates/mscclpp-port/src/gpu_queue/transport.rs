@@ -4,18 +4,17 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+
+use mscclpp_bootstrap::Deadline;
 
 use super::end::QueueEnd;
 use super::handshake::Handshake;
 use crate::control::Route;
+use crate::ending::join_within;
 use crate::error::{Error, Result};
 use crate::memory::RegisteredMemory;
 use crate::transport::{Progress, Transport};
 use crate::watcher::{Watched, Watcher};
-
-/// How long the end of a connection waits for the stream by which it can tell the other end.
-const LINGER: Duration = Duration::from_secs(1);
 
 /// One end. Dropping it stops the queue and says goodbye.
 pub(crate) struct GpuTransport {
@@ -52,7 +51,7 @@ impl GpuTransport {
     /// An end that is connected already.
     pub(crate) fn adopt(end: QueueEnd, watcher: Arc<Watcher>) -> Result<Self> {
         let end = Arc::new(end);
-        end.set_ready();
+        end.control.set_ready();
         let transport = Self {
             end: Arc::clone(&end),
             watcher: Arc::clone(&watcher),
@@ -63,7 +62,7 @@ impl GpuTransport {
     }
 
     fn host_post(&self, operation: &'static str) -> Result<()> {
-        self.end.status.check()?;
+        self.end.control.status.check()?;
         Err(Error::Unsupported {
             operation,
             transport: self.end.ends.local,
@@ -76,7 +75,7 @@ impl GpuTransport {
 fn bring_up(end: &Arc<QueueEnd>, handshake: &Handshake, route: Route, watcher: &Watcher) {
     let result = (handshake.run(end, route)).and_then(|()| watcher.add(Arc::clone(end) as _));
     if let Err(error) = result {
-        if end.given_up() {
+        if end.control.given_up() {
             // Why is known.
             end.end();
         } else {
@@ -110,7 +109,7 @@ impl Transport for GpuTransport {
     }
 
     fn kick(&self) -> Result<()> {
-        self.end.status.check()
+        self.end.control.status.check()
     }
 
     fn has_room(&self) -> bool {
@@ -118,7 +117,7 @@ impl Transport for GpuTransport {
     }
 
     fn progress(&self) -> Result<Progress> {
-        self.end.status.check()?;
+        self.end.control.status.check()?;
         Ok(Progress {
             flushed: 0,
             busy: false,
@@ -130,7 +129,7 @@ impl Transport for GpuTransport {
     }
 
     fn is_connected(&self) -> bool {
-        self.end.is_ready()
+        self.end.control.is_ready()
     }
 
     fn abort(&self) {
@@ -144,21 +143,20 @@ impl Transport for GpuTransport {
 
 impl Drop for GpuTransport {
     fn drop(&mut self) {
-        if let Some(thread) = self.handshake.take() {
-            let begun = Instant::now();
-            // Else the peer would go on trying until its deadline. It knows of a failure.
-            while !(thread.is_finished() || self.end.given_up() || self.end.control().is_some())
-                && begun.elapsed() < LINGER
-            {
-                thread::sleep(Duration::from_millis(1));
-            }
-            self.end.close();
-            if thread.join().is_err() {
-                tracing::warn!(rank = ?self.end.ends.rank, "the hand-shake of a queue has panicked");
-            }
+        let control = &self.end.control;
+        let handshake = self.handshake.take();
+        if let Some(thread) = &handshake {
+            // The peer knows of a failure.
+            let linger = Deadline::after(control.deadlines.linger);
+            control.linger(linger, || thread.is_finished());
+            control.close();
+        }
+        let teardown = Deadline::after(control.deadlines.teardown);
+        if let Some(thread) = handshake {
+            join_within(thread, teardown, control.rank);
         }
         let end: Arc<dyn Watched> = Arc::clone(&self.end) as _;
-        self.watcher.remove(&end);
+        self.watcher.remove(&end, teardown);
         self.end.end();
     }
 }

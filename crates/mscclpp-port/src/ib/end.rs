@@ -4,7 +4,6 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use super::news::{Affected, Fault, News, Trouble};
 use super::posts::{Names, Posts};
@@ -33,7 +32,6 @@ pub(super) struct IbEnd {
     news: Arc<News>,
     affected: Affected,
     names: Names,
-    stall_timeout: Duration,
     /// The queue was let go of.
     ended: AtomicBool,
 }
@@ -46,7 +44,6 @@ pub(super) struct Parts {
     pub(super) news: Arc<News>,
     pub(super) affected: Affected,
     pub(super) names: Names,
-    pub(super) stall_timeout: Duration,
 }
 
 impl IbEnd {
@@ -60,7 +57,6 @@ impl IbEnd {
             news: parts.news,
             affected: parts.affected,
             names: parts.names,
-            stall_timeout: parts.stall_timeout,
             ended: AtomicBool::new(false),
         }
     }
@@ -159,7 +155,8 @@ impl IbEnd {
             self.control.status.learn(error);
         }
         // An HCA that answers for a process that is stopped fails no request, ever.
-        if looked.is_err() || stalled > self.stall_timeout || !self.waits_for_own_error() {
+        if looked.is_err() || stalled > self.control.deadlines.stall || !self.waits_for_own_error()
+        {
             self.end();
         }
     }
@@ -185,7 +182,7 @@ impl IbEnd {
         if let Err(error) = looked {
             return Some(error);
         }
-        if let Some(trouble) = (self.news).trouble(&self.affected, self.stall_timeout) {
+        if let Some(trouble) = (self.news).trouble(&self.affected, self.control.deadlines.stall) {
             return Some(self.error_of(trouble));
         }
         if let Some(error) = self.control.received() {
@@ -198,7 +195,7 @@ impl IbEnd {
             }
             return Some(error);
         }
-        (stalled > self.stall_timeout).then_some(Error::Stalled {
+        (stalled > self.control.deadlines.stall).then_some(Error::Stalled {
             rank: self.names.rank,
             after: stalled,
         })

@@ -2,9 +2,8 @@
 //! The queue pair of an endpoint, and how it becomes a connection.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use mscclpp_bootstrap::Deadline;
+use mscclpp_bootstrap::{Deadline, Deadlines};
 
 use super::end::{self, IbEnd};
 use super::hca::IbHca;
@@ -220,7 +219,7 @@ pub(crate) struct Joined {
     pub(crate) status: Arc<StickyStatus>,
     pub(crate) table: Arc<RegistrationTable>,
     pub(crate) route: Route,
-    pub(crate) stall_timeout: Duration,
+    pub(crate) deadlines: Deadlines,
     pub(crate) deadline: Deadline,
 }
 
@@ -261,13 +260,12 @@ impl IbQueue {
         let end = IbEnd::new(
             posts,
             end::Parts {
-                control: ControlEnd::new(joined.status, rank),
+                control: ControlEnd::new(joined.status, rank, joined.deadlines),
                 receiver,
                 hca: joined.hca,
                 news: self.news,
                 affected,
                 names,
-                stall_timeout: joined.stall_timeout,
             },
         );
         let reads = if atomics { path.outstanding_reads } else { 0 };
@@ -308,7 +306,6 @@ impl IbQueue {
         let start = Start {
             connector,
             route: joined.route,
-            stall_timeout: joined.stall_timeout,
             deadline: joined.deadline,
         };
         IbTransport::start(end, places, start, watcher)

@@ -23,6 +23,8 @@ use crate::transport::TransportKind;
 use crate::verbs::fake::Fake;
 use crate::verbs::{self, CompletionStatus};
 
+mod dropping;
+
 const IB: TransportKind = TransportKind::IB0;
 const GIB: u64 = 1 << 30;
 /// A code that the fake's HCA says beside a failure.

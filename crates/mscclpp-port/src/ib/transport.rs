@@ -4,17 +4,19 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mscclpp_bootstrap::Deadline;
+#[cfg(doc)]
+use mscclpp_bootstrap::Deadlines;
 
 use super::end::IbEnd;
 use super::post::{Operation, Post};
 use super::queue::Connector;
 use crate::context::ContextId;
 use crate::control::{Arrived, Message, Route};
+use crate::ending::{join_within, wait_until};
 use crate::error::{Error, Result};
-use crate::idle::Idle;
 use crate::memory::{HcaSource, HcaTarget, RegisteredMemory};
 use crate::sync::lock_plain as lock;
 use crate::transport::{Progress, Transport, TransportKind};
@@ -22,9 +24,6 @@ use crate::watcher::{Watched, Watcher};
 
 /// What a control stream is made for.
 pub(crate) const CONTROL: &str = "mscclpp-port InfiniBand control";
-/// How long the end of a connection waits for what was posted, and for the control stream by which it
-/// can tell the other end.
-const LINGER: Duration = Duration::from_secs(1);
 /// How long to wait for a message before looking whether the connection is still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -35,7 +34,8 @@ pub(crate) struct Places {
     pub(crate) peer: (ContextId, TransportKind),
 }
 
-/// One end. Dropping it waits for what was posted, a second at most, and says goodbye.
+/// One end. Dropping it waits for what was posted, for [`Deadlines::linger`] at most, says goodbye,
+/// and waits for its thread, for [`Deadlines::teardown`] at most.
 pub(crate) struct IbTransport {
     end: Arc<IbEnd>,
     places: Places,
@@ -47,7 +47,6 @@ pub(crate) struct IbTransport {
 pub(super) struct Start {
     pub(super) connector: Connector,
     pub(super) route: Route,
-    pub(super) stall_timeout: Duration,
     pub(super) deadline: Deadline,
 }
 
@@ -98,7 +97,7 @@ fn run(end: &Arc<IbEnd>, start: Start, watcher: &Watcher) {
 /// their retries.
 fn bring_up(end: &IbEnd, start: Start) -> Result<()> {
     let control = &end.control;
-    control.attach(start.route, start.stall_timeout)?;
+    control.attach(start.route)?;
     control.check()?;
     let pair = start.connector.connect()?;
     meet(end, start.deadline)?;
@@ -258,17 +257,16 @@ impl Transport for IbTransport {
 }
 
 impl IbTransport {
-    /// Waits until what was posted is done, a moment at most.
-    fn settle(&self) {
-        let begun = Instant::now();
-        let mut idle = Idle::new();
-        while let Ok(Progress { busy: true, .. }) = self.progress() {
-            if begun.elapsed() > LINGER {
-                let rank = self.end.control.rank;
-                tracing::warn!(?rank, "a connection is dropped before its posts are done");
-                return;
-            }
-            idle.pause(thread::sleep);
+    /// Waits until what was posted is done.
+    fn settle(&self, deadline: Deadline) {
+        let done = || !matches!(self.progress(), Ok(Progress { busy: true, .. }));
+        if !wait_until(deadline, done) {
+            let (rank, waited) = (self.end.control.rank, deadline.budget());
+            tracing::warn!(
+                ?rank,
+                ?waited,
+                "a connection is dropped before its posts are done"
+            );
         }
     }
 }
@@ -276,25 +274,20 @@ impl IbTransport {
 impl Drop for IbTransport {
     fn drop(&mut self) {
         let control = &self.end.control;
-        let begun = Instant::now();
-        // Else the peer would go on trying until its deadline.
-        while !(control.is_ready() || control.given_up() || control.control().is_some())
-            && begun.elapsed() < LINGER
-        {
-            thread::sleep(Duration::from_millis(1));
-        }
-        self.settle();
+        // One time for both: what was posted before the connection is up waits for that.
+        let linger = Deadline::after(control.deadlines.linger);
+        control.linger(linger, || control.is_ready());
+        self.settle(linger);
         control.close();
+        let teardown = Deadline::after(control.deadlines.teardown);
         let end: Arc<dyn Watched> = Arc::clone(&self.end) as _;
-        self.watcher.remove(&end);
+        self.watcher.remove(&end, teardown);
         self.end.end();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::warn!(rank = ?control.rank, "the thread of a connection has panicked");
+        if let Some(thread) = self.thread.take() {
+            join_within(thread, teardown, control.rank);
         }
         // If the thread has added it meanwhile.
-        self.watcher.remove(&end);
+        self.watcher.remove(&end, teardown);
         control.tell();
     }
 }

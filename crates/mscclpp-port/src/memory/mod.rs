@@ -11,7 +11,6 @@ mod table;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::Duration;
 
 use mscclpp_bootstrap::Deadline;
 
@@ -35,9 +34,6 @@ use crate::gpu_queue::HcaRegistration;
 #[cfg(feature = "ib")]
 use crate::refusal::Refusal;
 use crate::transport::{TransportFlags, TransportKind};
-
-/// How long mapping a peer's memory may take where nobody says.
-const MAPPED_WITHIN: Duration = Duration::from_secs(30);
 
 /// A range of bytes that connections may name: in this process, or a peer's.
 ///
@@ -280,7 +276,7 @@ impl RegisteredMemory {
     /// [`Error::Timeout`], [`Error::Bootstrap`]; if it is open over other transports too, posts over
     /// CUDA IPC return that.
     pub fn deserialize(context: &Context, record: &[u8]) -> Result<Self, Error> {
-        Self::deserialize_by(context, record, Deadline::after(MAPPED_WITHIN))
+        Self::deserialize_by(context, record, Deadline::after(context.deadlines().step))
     }
 
     /// As [`deserialize`](Self::deserialize), with a deadline.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-use mscclpp_bootstrap::Deadline;
+use mscclpp_bootstrap::{Deadline, Deadlines};
 use mscclpp_device::abi::{FifoDeviceHandle, ProxyTrigger, Status};
 
 use crate::device::Device;
@@ -86,6 +86,8 @@ where
 pub struct Proxy {
     ring: Arc<Ring>,
     state: Mutex<State>,
+    /// How long dropping it may take.
+    stops_within: Duration,
 }
 
 enum State {
@@ -109,6 +111,19 @@ impl Proxy {
     /// # Errors
     /// [`Error::FifoSize`] unless the size is a power of two, at most 2^20.
     pub fn new(fifo_size: usize, handler: impl ProxyHandler) -> Result<Self> {
+        Self::with_deadlines(fifo_size, handler, &env().deadlines)
+    }
+
+    /// As [`new`](Self::new), with deadlines of the caller's, of which it uses
+    /// [`Deadlines::proxy_stop`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_deadlines(
+        fifo_size: usize,
+        handler: impl ProxyHandler,
+        deadlines: &Deadlines,
+    ) -> Result<Self> {
         let fifo = Fifo::new(fifo_size)?;
         Ok(Self {
             ring: Arc::clone(fifo.ring()),
@@ -116,6 +131,7 @@ impl Proxy {
                 fifo,
                 handler: Box::new(handler),
             })),
+            stops_within: deadlines.proxy_stop,
         })
     }
 
@@ -125,6 +141,11 @@ impl Proxy {
     /// Those of [`Fifo::bind`].
     pub fn bind(&self, device: Device) -> Result<()> {
         self.ring.bind(device)
+    }
+
+    /// How long [`ProxyService::stop_proxy`](crate::ProxyService::stop_proxy) and dropping it may take.
+    pub(crate) fn stops_within(&self) -> Duration {
+        self.stops_within
     }
 
     /// What kernels need to push.
@@ -285,7 +306,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 impl Drop for Proxy {
     fn drop(&mut self) {
         let running = matches!(&*self.lock(), State::Running(_));
-        if running && let Err(error) = self.stop(Deadline::after(env().deadlines.proxy_stop)) {
+        if running && let Err(error) = self.stop(Deadline::after(self.stops_within)) {
             tracing::warn!(%error, "a proxy was dropped before all its work was done");
         }
         self.ring.set_aborted();

@@ -186,6 +186,22 @@ fn a_stream_of_pushes_does_not_keep_a_proxy_from_stopping() {
 }
 
 #[test]
+fn dropping_a_proxy_gives_up_at_the_deadline_that_it_was_made_with() {
+    let mut deadlines = Deadlines::read(|_| None);
+    deadlines.proxy_stop = Duration::from_millis(50);
+    let holds = |_: ProxyTrigger| ProxyHandlerResult::Hold;
+    let proxy = Proxy::with_deadlines(4, holds, &deadlines).unwrap();
+    proxy.start().unwrap();
+    push(&proxy.ring, 0);
+    let begun = Instant::now();
+    drop(proxy);
+    let took = begun.elapsed();
+    // By default it would wait for 5 s.
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert!(took >= deadlines.proxy_stop, "{took:?}");
+}
+
+#[test]
 fn a_panicking_handler_releases_kernels_and_is_reported() {
     let handler = |trigger: ProxyTrigger| {
         assert_ne!(trigger.fst, 1, "cannot do ones");

@@ -7,7 +7,7 @@ mod shared;
 use std::fmt;
 use std::sync::Arc;
 
-use mscclpp_bootstrap::Deadline;
+use mscclpp_bootstrap::{Deadline, Deadlines};
 use mscclpp_device::abi::Status;
 
 use crate::communicator::Communicator;
@@ -85,14 +85,25 @@ pub(crate) struct Shared {
 }
 
 impl ProxyService {
-    /// A service with a FIFO of `fifo_size` slots. At most so many device threads should push at
-    /// once, else some wait for others.
+    /// A service with a FIFO of `fifo_size` slots, and with the deadlines that the environment says. At
+    /// most so many device threads should push at once, else some wait for others.
     ///
     /// # Errors
     /// [`Error::FifoSize`] unless the size is a power of two, at most 2^20.
     pub fn new(fifo_size: usize) -> Result<Self> {
+        Self::with_deadlines(fifo_size, &env().deadlines)
+    }
+
+    /// As [`new`](Self::new), with deadlines of the caller's, such as its
+    /// [`Bootstrap::deadlines`](mscclpp_bootstrap::Bootstrap::deadlines), of which it uses
+    /// [`Deadlines::proxy_stop`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_deadlines(fifo_size: usize, deadlines: &Deadlines) -> Result<Self> {
         let tables = Tables::new();
-        let proxy = Proxy::new(fifo_size, Handler::new(Arc::clone(&tables)))?;
+        let handler = Handler::new(Arc::clone(&tables));
+        let proxy = Proxy::with_deadlines(fifo_size, handler, deadlines)?;
         Ok(Self {
             shared: Arc::new(Shared { proxy, tables }),
         })
@@ -215,13 +226,13 @@ impl ProxyService {
     }
 
     /// Stops the proxy after executing what was pushed until now and finishing what is under way,
-    /// within 5 seconds ([`env`](crate::env)); then kernels that wait return [`Status::Aborted`]. Stopping a proxy that
+    /// within [`Deadlines::proxy_stop`]; then kernels that wait return [`Status::Aborted`]. Stopping a proxy that
     /// does not run is no error.
     ///
     /// # Errors
     /// Those of [`Proxy::stop`].
     pub fn stop_proxy(&self) -> Result<()> {
-        self.stop_proxy_by(Deadline::after(env().deadlines.proxy_stop))
+        self.stop_proxy_by(Deadline::after(self.shared.proxy.stops_within()))
     }
 
     /// As [`ProxyService::stop_proxy`], with a deadline of the caller's choice.

@@ -13,7 +13,7 @@ mod run;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use self::fault::Fault;
-use self::moment::{Moment, moments};
+use self::moment::{Moment, What, moments};
 pub(super) use self::play::{PART, play};
 use self::run::Jobs;
 use crate::backend::{BACKENDS, Executor};
@@ -32,6 +32,11 @@ pub fn kill_cases() -> usize {
 
 pub(super) fn register(registry: &mut Registry, executor: Executor) {
     for (number, moment) in moments().into_iter().enumerate() {
+        if moment.what == What::Receive {
+            let body = move |context: &Context| brief_cuts(context, number);
+            let name = "KillBootstrap.NobodyByABriefCut";
+            registry.add(name, body).ranks(1, 1).seconds(200);
+        }
         let of = moment.row.map(|row| &BACKENDS[row]);
         if of.is_some_and(|backend| backend.executor != executor) {
             continue;
@@ -46,6 +51,22 @@ pub(super) fn register(registry: &mut Registry, executor: Executor) {
             }
         }
     }
+}
+
+/// A link is cut for so short that nobody counts as dead.
+fn brief_cuts(context: &Context, number: usize) -> TestResult {
+    let moment = moments().swap_remove(number);
+    let mut jobs = Jobs::new(context, number, &moment)?;
+    let victims = match context.profile() {
+        Profile::Full => 0..RANKS,
+        Profile::Quick => 2..3,
+    };
+    for victim in victims {
+        context.stage(format!("a brief cut of rank {victim}"));
+        (jobs.brief_cut(victim)).map_err(|error| error.context(format!("rank {victim}")))?;
+        CASES.fetch_add(1, Relaxed);
+    }
+    Ok(())
 }
 
 /// The cases of one moment: all of them, or those that this moment has in the quick form. There each

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use mscclpp_bootstrap::Deadline;
 use rustix::process::Signal;
 
@@ -25,6 +25,10 @@ const LEAVES: Duration = Duration::from_secs(10);
 const TEARDOWN: Duration = Duration::from_secs(6);
 /// Ranks that have come may have to wait for another in a join; they are there after this.
 const CHECKED_IN: Duration = Duration::from_millis(400);
+
+/// A link that is cut for a part of the silence, such that TCP sends again only when that is over: after
+/// 0.2, 0.6, 1.4 and 3 s.
+const BRIEFLY: (Duration, Duration) = (Duration::from_millis(1700), Duration::from_secs(3));
 
 /// The jobs of one moment.
 pub(super) struct Jobs<'a> {
@@ -56,10 +60,8 @@ impl<'a> Jobs<'a> {
     /// One case; how long it took from the fault until the last survivor told of it.
     pub(super) fn run(&mut self, fault: Fault, victim: usize) -> anyhow::Result<Duration> {
         let files = Left::of_machine();
-        if fault == Fault::Cut && self.network.is_none() {
-            let network = Network::new();
-            let reason = |error: &anyhow::Error| Skip(format!("no network to cut: {error:#}"));
-            self.network = Some(network.map_err(|error| reason(&error))?);
+        if fault == Fault::Cut {
+            self.make_network()?;
         }
         let place = match (&self.network, fault) {
             (Some(network), Fault::Cut) => network.place(),
@@ -79,6 +81,46 @@ impl<'a> Jobs<'a> {
             "on the machine is left: {left}"
         );
         took
+    }
+
+    fn make_network(&mut self) -> anyhow::Result<()> {
+        if self.network.is_none() {
+            let network = Network::new();
+            let reason = |error: &anyhow::Error| Skip(format!("no network to cut: {error:#}"));
+            self.network = Some(network.map_err(|error| reason(&error))?);
+        }
+        Ok(())
+    }
+
+    /// A rank is cut off for less than a silence. Nobody is dead; and when it dies later, that is told.
+    pub(super) fn brief_cut(&mut self, victim: usize) -> anyhow::Result<()> {
+        self.make_network()?;
+        let network = self.network.as_ref().context("no network")?;
+        let (cut, silence) = BRIEFLY;
+        let part = format!("{PART}:{}:{victim}", self.number);
+        let mut job = self.job_with(network.place(), &part, silence)?;
+        for rank in 0..RANKS {
+            job.start_rank(rank)?;
+        }
+        let comes = Deadline::after(COMES);
+        for rank in 0..RANKS {
+            job.expect(rank, WAITING, comes)?;
+        }
+        network.cut(victim)?;
+        thread::sleep(cut);
+        network.heal(victim)?;
+        let quiet = Deadline::after(silence);
+        for rank in 0..RANKS {
+            if let Ok((_, line)) = job.line(rank, quiet) {
+                bail!("rank {rank} says: {line}");
+            }
+        }
+        job.kill(victim)?;
+        let told = Deadline::after(Fault::Kill.seen_within() + LEAVES);
+        for rank in (0..RANKS).filter(|rank| *rank != victim) {
+            job.expect(rank, NAMED, told)?;
+        }
+        Ok(())
     }
 
     /// A job in which nothing happens.
@@ -104,9 +146,13 @@ impl<'a> Jobs<'a> {
         }
     }
 
-    fn job(&self, mut place: Place, part: &str) -> anyhow::Result<Job> {
+    fn job(&self, place: Place, part: &str) -> anyhow::Result<Job> {
+        self.job_with(place, part, SILENCE)
+    }
+
+    fn job_with(&self, mut place: Place, part: &str, silence: Duration) -> anyhow::Result<Job> {
         place.variables = vec![
-            ("MSCCLPP_SILENCE_TIMEOUT", SILENCE.as_secs_f64().to_string()),
+            ("MSCCLPP_SILENCE_TIMEOUT", silence.as_secs_f64().to_string()),
             // What ends before these are through was ended by the fault.
             ("MSCCLPP_BOOTSTRAP_TIMEOUT", "30".into()),
             ("MSCCLPP_CONNECTION_TIMEOUT", "30".into()),

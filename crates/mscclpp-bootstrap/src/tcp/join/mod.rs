@@ -117,7 +117,8 @@ impl Listening {
         let listener = TcpListener::from_std(listener)
             .map_err(|e| BootstrapError::io(format!("listening at {address}"), e))?;
         let registry = Arc::new(Registry::default());
-        node.runtime.spawn(serve(listener, Arc::clone(&registry)));
+        node.runtime
+            .spawn(serve(listener, Arc::clone(&registry), node.deadlines.proof));
         // Set once: an object joins once.
         let _ = node.local_ip.set(ip);
         Ok(Self {

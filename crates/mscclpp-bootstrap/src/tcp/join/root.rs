@@ -26,8 +26,6 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 /// How long, after a failure, those who come late are told of it; ranks are
 /// started at about the same time.
 const LATECOMERS: Duration = Duration::from_secs(1);
-/// How long they may take when all is well.
-const FAREWELL: Duration = Duration::from_secs(2);
 /// Descriptors that rank 0 keeps free for everything but waiting ranks.
 const SPARE_DESCRIPTORS: u64 = 512;
 
@@ -62,14 +60,17 @@ pub(super) async fn host(node: &Arc<Node>, mut join: Join) -> Result<Vec<Place>,
     registry.register(id, key, Arc::new(Door(arrivals)));
     let listener = TcpListener::from_std(stand.listener)
         .map_err(|e| BootstrapError::io(format!("listening at {}", stand.address), e))?;
-    let server = node.runtime.spawn(serve(listener, Arc::clone(&registry)));
+    let server = node
+        .runtime
+        .spawn(serve(listener, Arc::clone(&registry), node.deadlines.proof));
 
     let (events, said) = unbounded_channel();
     let mut gathering = Gathering {
         book: Book::new(node.world, listening.place),
         nonce,
         deadline: join.deadline,
-        silence: node.silence,
+        silence: node.deadlines.silence,
+        goodbye: node.deadlines.goodbye,
         meter: Arc::clone(&node.meter),
         registry,
         start: Instant::now(),
@@ -140,6 +141,8 @@ struct Gathering {
     nonce: [u8; 32],
     deadline: Deadline,
     silence: Duration,
+    /// How long those that came may take for the last answer.
+    goodbye: Duration,
     meter: Arc<Meter>,
     registry: Arc<Registry>,
     start: Instant,
@@ -158,7 +161,7 @@ impl Gathering {
     ) -> Result<(), BootstrapError> {
         let outcome = self.gather(&mut arrived, said).await;
         let (last, time) = match &outcome {
-            Ok(()) => (Answer::Go, FAREWELL),
+            Ok(()) => (Answer::Go, self.goodbye),
             Err(trouble) => (Answer::Failed(trouble.clone()), LAST_WORDS),
         };
         self.dismiss(&last);

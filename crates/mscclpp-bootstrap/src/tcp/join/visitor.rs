@@ -135,9 +135,9 @@ impl Visitor<'_> {
         let mut hearing = Box::pin(hear(reader));
         let mut heard = Instant::now();
         let mut connecting = None;
-        let mut signs = tokio::time::interval(node.silence / LOOKS);
+        let mut signs = tokio::time::interval(node.deadlines.silence / LOOKS);
         loop {
-            let limit = self.deadline.at().min(heard + node.silence);
+            let limit = self.deadline.at().min(heard + node.deadlines.silence);
             let answer = tokio::select! {
                 // What has come tells more than the time that it took.
                 biased;
@@ -234,7 +234,7 @@ impl Visitor<'_> {
 
     /// The error of one that hears nothing of rank 0.
     fn silent(&self, doing: &str) -> BootstrapError {
-        let silence = self.node.silence;
+        let silence = self.node.deadlines.silence;
         self.failed(doing, format!("nothing was heard from it for {silence:?}"))
     }
 

@@ -69,6 +69,13 @@ MSCCLPP_KERNEL(channel_flush, FlushArgs) {
   args.status[threadIdx.x] = static_cast<uint64_t>(status);
 }
 
+// Each thread signals `rounds` times; their status by call.
+MSCCLPP_KERNEL(channel_signals, FlushArgs) {
+  for (uint64_t i = 0; i < args.rounds; ++i) {
+    args.status[i] = static_cast<uint64_t>(args.channel.signal());
+  }
+}
+
 // Each thread waits for a signal of the peer; FlushArgs without the rounds.
 MSCCLPP_KERNEL(channel_wait, FlushArgs) {
   args.status[threadIdx.x] = static_cast<uint64_t>(args.channel.wait(args.budget));

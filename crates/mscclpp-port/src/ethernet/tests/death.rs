@@ -192,7 +192,7 @@ fn a_connection_that_failed_before_it_was_made_is_dropped_at_once() {
         rank: Some(3),
         peer: context.id(),
         queue: None,
-        stall_timeout: STALL,
+        deadlines: deadlines(),
         device: Device::cpu(),
     };
     let (cancel, cancelled) = std::sync::mpsc::channel();
@@ -215,7 +215,7 @@ fn a_connection_that_failed_before_it_was_made_is_dropped_at_once() {
     let start = Instant::now();
     drop(transport);
     assert!(
-        start.elapsed() < super::super::LINGER,
+        start.elapsed() < deadlines().linger,
         "{:?}",
         start.elapsed()
     );

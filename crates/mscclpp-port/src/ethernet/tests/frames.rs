@@ -2,6 +2,7 @@
 //! Frames as a peer sees and sends them.
 
 use std::io::{Read, Write};
+use std::time::Duration;
 
 use super::*;
 
@@ -40,7 +41,7 @@ fn a_word_of_a_small_write_is_never_seen_in_part() {
     let key = local.target("test", context.id(), 0, 0).unwrap().key;
     let (mut peer, ours) = streams();
     let socket = Socket::new(ours, STALL).unwrap();
-    let mut receiver = Receiver::new(context.table_arc(), None);
+    let mut receiver = Receiver::new(context.table_arc(), None, Duration::from_secs(10));
     // 3 bytes before the first word, 4 behind the last.
     let (offset, len) = (13, 3 + 64 + 4);
     for piece in [1, 5, 13, 40] {
@@ -164,7 +165,7 @@ fn fuzz_stream() {
         let socket = Socket::new(ours, Duration::from_secs(1)).unwrap();
         peer.write_all(&stream).unwrap();
         drop(peer);
-        let mut receiver = Receiver::new(context.table_arc(), None);
+        let mut receiver = Receiver::new(context.table_arc(), None, Duration::from_secs(10));
         while let Ok(Ok(Received::Bytes { .. } | Received::Nothing)) =
             receiver.receive(&socket, &mut Ignore)
         {}

@@ -10,6 +10,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mscclpp_bootstrap::Deadlines;
+
 use super::frame::{Frame, HEADER, MAX_PAYLOAD};
 use super::receiver::{Inbound, Received, Receiver};
 use super::socket::Socket;
@@ -25,6 +27,12 @@ use crate::testing::eventually;
 use crate::transport::Transport;
 
 const STALL: Duration = Duration::from_millis(500);
+
+fn deadlines() -> Deadlines {
+    let mut deadlines = Deadlines::read(|_| None);
+    deadlines.stall = STALL;
+    deadlines
+}
 const SIZE: u64 = 4096;
 
 /// One end of ours, and the bare other end.
@@ -73,7 +81,7 @@ impl Fixture {
             rank: Some(rank),
             peer: theirs.id(),
             queue: None,
-            stall_timeout: STALL,
+            deadlines: deadlines(),
             device: Device::cpu(),
         };
         let arrival = Arrival {

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: MIT
 //! A bootstrap that behaves until a fault says otherwise.
 
-use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use mscclpp_bootstrap::{
-    Bootstrap, BootstrapError, Deadline, FailureObserver, JobKey, PeerFailure, Tag, Turns,
-};
+use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, Tag, forward_bootstrap};
 
 use super::faulty::die;
 use crate::gpu_net_io_service::record::EdgeRecord;
@@ -70,13 +67,7 @@ impl FaultyMail {
 }
 
 impl Bootstrap for FaultyMail {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.inner.world_size()
-    }
+    forward_bootstrap!(inner);
 
     fn send(
         &self,
@@ -122,29 +113,5 @@ impl Bootstrap for FaultyMail {
             _ => {}
         }
         self.inner.recv(peer, tag, deadline)
-    }
-
-    fn timeout(&self) -> Duration {
-        self.inner.timeout()
-    }
-
-    fn local_ip(&self) -> Option<IpAddr> {
-        self.inner.local_ip()
-    }
-
-    fn job_key(&self) -> Option<JobKey> {
-        self.inner.job_key()
-    }
-
-    fn observe_failures(&self, observer: Weak<dyn FailureObserver>) {
-        self.inner.observe_failures(observer);
-    }
-
-    fn failure_of(&self, rank: usize) -> Option<PeerFailure> {
-        self.inner.failure_of(rank)
-    }
-
-    fn turns(&self) -> Option<&Turns> {
-        self.inner.turns()
     }
 }

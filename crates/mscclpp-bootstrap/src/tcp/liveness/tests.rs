@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+//! Ranks of one process whose connections are held up, or that say what is not so.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::super::TcpBootstrap;
+use super::super::node::{Node, Spread};
+use super::super::outgoing::News;
+use crate::failure::{FailureKind, PeerFailure};
+use crate::{Bootstrap, TcpOptions};
+
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// A world on threads of this process, joined.
+fn world(size: usize) -> Vec<TcpBootstrap> {
+    let options = || TcpOptions::new().silence(SILENCE);
+    let rank = |rank| TcpBootstrap::with_options(rank, size, options()).unwrap();
+    let zero = rank(0);
+    let id = zero
+        .create_unique_id_at(IpAddr::V4(Ipv4Addr::LOCALHOST))
+        .unwrap();
+    let join = |bootstrap: TcpBootstrap| {
+        bootstrap.initialize(&id, Duration::from_secs(20)).unwrap();
+        bootstrap.barrier().unwrap();
+        bootstrap
+    };
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..size)
+            .map(|r| scope.spawn(move || join(rank(r))))
+            .collect();
+        let mut all = vec![join(zero)];
+        all.extend(others.into_iter().map(|other| other.join().unwrap()));
+        all
+    })
+}
+
+fn node(bootstrap: &TcpBootstrap) -> &Arc<Node> {
+    &bootstrap.joined.get().unwrap().joined.0
+}
+
+fn dead(bootstrap: &TcpBootstrap) -> Vec<usize> {
+    let mut ranks: Vec<usize> = (node(bootstrap).failures.deaths().iter())
+        .map(|failure| failure.rank)
+        .collect();
+    ranks.sort_unstable();
+    ranks
+}
+
+fn until(what: &str, most: Duration, done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < most, "{what}: not within {most:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn died(rank: usize, cause: &str) -> PeerFailure {
+    PeerFailure::new(rank, FailureKind::Died, cause)
+}
+
+/// No sign of life goes out on the connection of two ranks, as while TCP waits longer and longer
+/// before it sends again what a link has lost.
+fn hold_up(one: &TcpBootstrap, other: &TcpBootstrap) {
+    // Repeated, because what waits to be written ends a hold.
+    for _ in 0..10 {
+        for (from, to) in [(one, other), (other, one)] {
+            node(from).peer(to.rank()).outgoing.hold_beats();
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_rank_that_answers_on_another_connection_is_not_silent() {
+    let ranks = world(3);
+    hold_up(&ranks[0], &ranks[1]);
+    thread::sleep(SILENCE * 2);
+    for rank in &ranks {
+        assert_eq!(dead(rank), [0; 0], "told to rank {}", rank.rank());
+    }
+    // A connection that stays so is of no use: one of its ends is out.
+    until("a connection that is lost", SILENCE * 3, || {
+        let named = dead(&ranks[2]);
+        named == [0] || named == [1]
+    });
+}
+
+#[test]
+fn a_rank_that_is_accused_and_lives_is_told_and_nobody_else_is_out() {
+    let ranks = world(4);
+    node(&ranks[3]).gone(died(1, "a test says so"), Spread::Everybody);
+    for rank in &ranks {
+        let who = rank.rank();
+        until("the news", Duration::from_secs(2), || {
+            !dead(rank).is_empty()
+        });
+        assert_eq!(dead(rank), [1], "told to rank {who}");
+    }
+    let error = ranks[1].barrier().unwrap_err().to_string();
+    assert!(error.contains("take rank 1, this one, for dead"), "{error}");
+}
+
+#[test]
+fn one_that_is_out_accuses_nobody_but_itself() {
+    let ranks = world(3);
+    // Rank 0 knows it already, and rank 2 does not yet; their connection still stands.
+    node(&ranks[0]).failures.record(died(2, "a test says so"));
+    let accuse = |rank: usize| {
+        let cause = "what one that is out says".to_owned();
+        node(&ranks[2])
+            .peer(0)
+            .outgoing
+            .tell(News::Death { rank, cause });
+    };
+    accuse(1);
+    thread::sleep(SILENCE / 4);
+    assert_eq!(dead(&ranks[0]), [2]);
+    assert_eq!(dead(&ranks[1]), [0; 0]);
+    // Nor is the accusation that this rank is dead itself heard from there.
+    accuse(0);
+    thread::sleep(SILENCE / 4);
+    assert_eq!(dead(&ranks[0]), [2]);
+}
