@@ -9,14 +9,15 @@
 //! A sign of life counts whichever way it comes. Behind a link that was cut for some
 //! seconds TCP waits longer and longer before it sends again, so that what was on its way
 //! comes long after the link is back. So one that is silent for half the time is asked
-//! on new connections, too, until it answers on one ([`ask`]). A connection that stays
+//! on new connections, too, until it answers on one ([`Look::call`]). A connection that stays
 //! silent for [`LOST`] times as long is of no use all the same, and counts.
 //!
 //! Who hears nothing from a neighbour may be the one that is cut off. So it accuses only
-//! with a *witness*: a rank that it hears from, on another machine than its own, unless the
-//! accused is on its own. If there are others that could be and none answers, it takes itself
-//! out, half a silence later, and accuses nobody. A network that falls into two halves still
-//! makes each half take the other for dead; and two ranks alone can not know which is cut off.
+//! with a *witness*: a rank, the accused or any other, whose machine answers when it is called,
+//! whether or not the process there does. It has to be another machine than this rank's, unless
+//! the accused is on the same. If nothing answers, this rank takes itself out, half a silence
+//! later, and accuses nobody. A network that falls into two halves still makes each half take the
+//! other for dead; and of two ranks alone each accuses the other, because neither can know.
 //!
 //! What a rank says of others is believed. All have proven to be members, and a member may write to
 //! the memory of all; what it does not need is the lie that another is dead. Two rules keep
@@ -31,9 +32,12 @@
 //! same tree, because it follows from who is gone.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use tokio::net::TcpStream;
 
 use super::node::{Node, Peer, Spread};
 use super::peers;
@@ -55,11 +59,7 @@ const WITNESSES: usize = 3;
 
 /// When something last came from a peer.
 #[derive(Debug, Default)]
-pub(crate) struct Heard {
-    times: Mutex<Times>,
-    /// It is being asked on a connection of its own.
-    asking: AtomicBool,
-}
+pub(crate) struct Heard(Mutex<Times>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
@@ -67,6 +67,10 @@ struct Times {
     here: Option<Instant>,
     /// On any other.
     elsewhere: Option<Instant>,
+    /// When its machine last answered a call.
+    reached: Option<Instant>,
+    /// When it was last called.
+    called: Option<Instant>,
 }
 
 impl Heard {
@@ -74,16 +78,8 @@ impl Heard {
         self.lock().here = Some(Instant::now());
     }
 
-    fn elsewhere(&self) {
-        self.lock().elsewhere = Some(Instant::now());
-    }
-
-    fn times(&self) -> Times {
-        *self.lock()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Times> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Times> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -143,7 +139,9 @@ impl Look {
             let peer = node.peer(rank);
             peers::ensure_link(node, rank, &peer);
             let since = *self.since.entry(rank).or_insert(now);
-            let Times { here, elsewhere } = peer.heard.times();
+            let Times {
+                here, elsewhere, ..
+            } = *peer.heard.lock();
             let silence = |heard: Option<Instant>| {
                 now.saturating_duration_since(heard.map_or(since, |at| at.max(since)))
             };
@@ -155,7 +153,7 @@ impl Look {
             // Unasked, too: one that sends much may take long to get its question through.
             peer.outgoing.beat(silent.here > self.every / 2);
             if silent.here > self.silence / 2 {
-                ask(node, rank, &peer, self.silence / 4);
+                self.call(node, rank, true);
                 if !self.has_witness(node, rank, now) {
                     self.ask_for_witnesses(node, rank);
                 }
@@ -176,8 +174,8 @@ impl Look {
             here,
             everywhere,
         } = silent;
-        let candidates = witnesses(node, rank).count();
-        if candidates == 0 || self.has_witness(node, rank, now) {
+        let others = witnesses(node, rank).filter(|other| *other != rank).count();
+        if others == 0 || self.has_witness(node, rank, now) {
             let only = if everywhere > self.silence {
                 ""
             } else {
@@ -191,33 +189,58 @@ impl Look {
             node.gone(failure, Spread::Everybody);
         } else if everywhere > self.silence + self.silence / 2 {
             node.excluded(format!(
-                "it heard nothing from rank {rank} for {everywhere:.1?}, and nothing from any of \
-                 {candidates} others that it could have heard from: it seems to be cut off itself"
+                "it heard nothing from rank {rank} for {everywhere:.1?}, and can reach neither that \
+                 rank's machine nor that of any of {others} others: it seems to be cut off itself"
             ));
         }
     }
 
-    /// Whether this rank hears from one that is as far away as the accused.
+    /// Whether this rank reaches one that is as far away as the accused.
     fn has_witness(&self, node: &Node, accused: usize, now: Instant) -> bool {
         witnesses(node, accused).any(|rank| {
             let Some(peer) = node.known_peer(rank) else {
                 return false;
             };
-            let Times { here, elsewhere } = peer.heard.times();
-            let heard = here.max(elsewhere);
-            heard.is_some_and(|at| now.saturating_duration_since(at) < self.silence / 2)
+            let Times {
+                here,
+                elsewhere,
+                reached,
+                ..
+            } = *peer.heard.lock();
+            let last = here.max(elsewhere).max(reached);
+            last.is_some_and(|at| now.saturating_duration_since(at) < self.silence / 2)
         })
     }
 
-    /// Asks the next few of those that could be witnesses.
+    /// Calls the next few of those that could be witnesses.
     fn ask_for_witnesses(&mut self, node: &Arc<Node>, accused: usize) {
         let all: Vec<usize> = witnesses(node, accused).collect();
         let first = all.partition_point(|rank| *rank <= self.next);
         let (before, after) = all.split_at(first);
         for rank in after.iter().chain(before).take(WITNESSES) {
             self.next = *rank;
-            ask(node, *rank, &node.peer(*rank), self.silence / 4);
+            self.call(node, *rank, false);
         }
+    }
+
+    /// Calls a rank on a connection of its own: whether its machine answers, and, if it is asked, the
+    /// rank itself. Every now and then anew, since a call that gets lost is repeated late.
+    fn call(&self, node: &Arc<Node>, rank: usize, ask: bool) {
+        let peer = node.peer(rank);
+        let mut times = peer.heard.lock();
+        if times
+            .called
+            .is_some_and(|at| at.elapsed() < self.silence / 5)
+        {
+            return;
+        }
+        times.called = Some(Instant::now());
+        drop(times);
+        let (node, limit) = (Arc::clone(node), self.silence / 2);
+        (node.runtime.clone()).spawn(async move {
+            // Whoever takes longer is called again.
+            let _ = tokio::time::timeout(limit, call(&node, rank, &peer, ask, limit)).await;
+        });
     }
 }
 
@@ -228,32 +251,28 @@ fn witnesses(node: &Node, accused: usize) -> impl Iterator<Item = usize> {
     let own = host(node.rank);
     let any = host(accused) == own;
     (0..node.world).filter(move |rank| {
-        *rank != node.rank
-            && *rank != accused
-            && node.failures.of(*rank).is_none()
-            && (any || host(*rank) != own)
+        *rank != node.rank && node.failures.of(*rank).is_none() && (any || host(*rank) != own)
     })
 }
 
-/// Asks a rank for a sign of life on a connection of its own: it proves itself, and says that it does
-/// not need another.
-fn ask(node: &Arc<Node>, rank: usize, peer: &Arc<Peer>, limit: Duration) {
-    if peer.heard.asking.swap(true, Ordering::AcqRel) {
+async fn call(node: &Arc<Node>, rank: usize, peer: &Peer, ask: bool, limit: Duration) {
+    let place = node.places.get().and_then(|places| places.get(rank));
+    let Some(call) = place.and_then(|place| peers::call(node, rank, place.address)) else {
+        return;
+    };
+    match TcpStream::connect(call.address).await {
+        Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => return,
+        Ok(_) | Err(_) => peer.heard.lock().reached = Some(Instant::now()),
+    }
+    if !ask {
         return;
     }
-    let (node, peer) = (Arc::clone(node), Arc::clone(peer));
-    node.runtime.clone().spawn(async move {
-        let place = node.places.get().and_then(|places| places.get(rank));
-        if let Some(call) = place.and_then(|place| peers::call(&node, rank, place.address)) {
-            let asked = connect_async(&call, false, Deadline::after(limit));
-            match tokio::time::timeout(limit, asked).await {
-                Ok(Ok(_) | Err(CallError::Crossing)) => peer.heard.elsewhere(),
-                Ok(Err(CallError::Other(error))) => drop(peers::describe(&node, rank, error)),
-                Ok(Err(CallError::NobodyThere(_))) | Err(_) => {}
-            }
-        }
-        peer.heard.asking.store(false, Ordering::Release);
-    });
+    // It proves itself, and says that it needs no second connection.
+    match connect_async(&call, false, Deadline::after(limit)).await {
+        Ok(_) | Err(CallError::Crossing) => peer.heard.lock().elsewhere = Some(Instant::now()),
+        Err(CallError::Other(error)) => drop(peers::describe(node, rank, error)),
+        Err(CallError::NobodyThere(_)) => {}
+    }
 }
 
 /// Whether a rank that nobody listens for any more is this one's to report. Those that it was connected

@@ -33,8 +33,8 @@ pub fn kill_cases() -> usize {
 pub(super) fn register(registry: &mut Registry, executor: Executor) {
     for (number, moment) in moments().into_iter().enumerate() {
         if moment.what == What::Receive {
-            let body = move |context: &Context| brief_cuts(context, number);
-            let name = "KillBootstrap.NobodyByABriefCut";
+            let body = move |context: &Context| cuts(context, number);
+            let name = "KillBootstrap.WhoIsCutOff";
             registry.add(name, body).ranks(1, 1).seconds(200);
         }
         let of = moment.row.map(|row| &BACKENDS[row]);
@@ -53,8 +53,9 @@ pub(super) fn register(registry: &mut Registry, executor: Executor) {
     }
 }
 
-/// A link is cut for so short that nobody counts as dead.
-fn brief_cuts(context: &Context, number: usize) -> TestResult {
+/// A link is cut for so short that nobody counts as dead; and for longer: then the one that is cut off
+/// accuses nobody but itself.
+fn cuts(context: &Context, number: usize) -> TestResult {
     let moment = moments().swap_remove(number);
     let mut jobs = Jobs::new(context, number, &moment)?;
     let victims = match context.profile() {
@@ -64,7 +65,9 @@ fn brief_cuts(context: &Context, number: usize) -> TestResult {
     for victim in victims {
         context.stage(format!("a brief cut of rank {victim}"));
         (jobs.brief_cut(victim)).map_err(|error| error.context(format!("rank {victim}")))?;
-        CASES.fetch_add(1, Relaxed);
+        context.stage(format!("rank {victim} is cut off"));
+        (jobs.cut_off(victim)).map_err(|error| error.context(format!("rank {victim}")))?;
+        CASES.fetch_add(2, Relaxed);
     }
     Ok(())
 }

@@ -123,6 +123,33 @@ impl<'a> Jobs<'a> {
         Ok(())
     }
 
+    /// A rank that is cut off takes itself out, and accuses none of its neighbours.
+    pub(super) fn cut_off(&mut self, victim: usize) -> anyhow::Result<()> {
+        self.make_network()?;
+        let network = self.network.as_ref().context("no network")?;
+        let mut job = self.job(network.place(), &format!("{PART}:{}:{victim}", self.number))?;
+        for rank in 0..RANKS {
+            job.start_rank(rank)?;
+        }
+        let comes = Deadline::after(COMES);
+        for rank in 0..RANKS {
+            job.expect(rank, WAITING, comes)?;
+        }
+        network.cut(victim)?;
+        let limit = Deadline::after(2 * Fault::Cut.seen_within() + LEAVES);
+        let said = (0..RANKS).map(|rank| Ok(job.line(rank, limit)?.1));
+        let said: anyhow::Result<Vec<String>> = said.collect();
+        network.heal(victim)?;
+        for (rank, line) in said?.into_iter().enumerate() {
+            let right = match rank == victim {
+                true => line.contains("it seems to be cut off itself"),
+                false => line.starts_with(NAMED),
+            };
+            ensure!(right, "rank {rank} says: {line}");
+        }
+        Ok(())
+    }
+
     /// A job in which nothing happens.
     pub(super) fn undisturbed(&mut self) -> anyhow::Result<()> {
         let number = self.number;
