@@ -9,6 +9,7 @@
 //! out.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -35,10 +36,10 @@ pub(super) async fn suspect(node: &Node, rank: usize, cause: String) {
         let cause = format!("its connection to rank {} broke: {cause}", node.rank);
         PeerFailure::new(rank, FailureKind::Died, cause)
     };
-    let mut listens = look(node, rank).await;
+    let mut listens = look_for(node, rank).await;
     if listens != Listens::No {
         tokio::time::sleep(ENDS).await;
-        listens = look(node, rank).await;
+        listens = look_for(node, rank).await;
     }
     if listens == Listens::Yes {
         node.lock_broken().push((rank, Instant::now()));
@@ -54,7 +55,7 @@ pub(super) async fn suspect(node: &Node, rank: usize, cause: String) {
         let mut live = Vec::new();
         for rank in lost {
             // A process that dies may close its listener late: it counts only while it listens.
-            if look(node, rank).await == Listens::Yes {
+            if look_for(node, rank).await == Listens::Yes {
                 live.push(rank);
             }
         }
@@ -68,19 +69,25 @@ pub(super) async fn suspect(node: &Node, rank: usize, cause: String) {
     node.gone(died(), Spread::Everybody);
 }
 
+/// What a call of a rank's address found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Listens {
+pub(super) enum Listens {
     Yes,
     No,
     Unknown,
 }
 
 /// Whether somebody listens at a rank's address.
-async fn look(node: &Node, rank: usize) -> Listens {
-    let Some(place) = node.places.get().and_then(|places| places.get(rank)) else {
-        return Listens::Unknown;
-    };
-    match tokio::time::timeout(LOOK, TcpStream::connect(place.address)).await {
+async fn look_for(node: &Node, rank: usize) -> Listens {
+    match node.places.get().and_then(|places| places.get(rank)) {
+        Some(place) => look(place.address).await,
+        None => Listens::Unknown,
+    }
+}
+
+/// Whether somebody listens at an address.
+pub(super) async fn look(address: SocketAddr) -> Listens {
+    match tokio::time::timeout(LOOK, TcpStream::connect(address)).await {
         Ok(Ok(_)) => Listens::Yes,
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Listens::No,
         _ => Listens::Unknown,

@@ -27,6 +27,7 @@
 
 mod frame;
 mod io;
+mod landing;
 mod patience;
 mod receiver;
 mod sender;

@@ -27,8 +27,8 @@ const TEARDOWN: Duration = Duration::from_secs(6);
 const CHECKED_IN: Duration = Duration::from_millis(400);
 
 /// A link that is cut for a part of the silence, such that TCP sends again only when that is over: after
-/// 0.2, 0.6, 1.4 and 3 s.
-const BRIEFLY: (Duration, Duration) = (Duration::from_millis(1700), Duration::from_secs(3));
+/// 0.2, 0.6, 1.4, 3 and 6.2 s.
+const BRIEFLY: (Duration, Duration) = (Duration::from_millis(3200), Duration::from_secs(5));
 
 /// The jobs of one moment.
 pub(super) struct Jobs<'a> {

@@ -60,6 +60,11 @@ impl Book {
         Ok(())
     }
 
+    /// Where a rank that has checked in listens.
+    pub(super) fn place(&self, rank: u32) -> Option<Place> {
+        *self.places.get(rank as usize)?
+    }
+
     pub(super) fn complete(&self) -> bool {
         self.absent == 0
     }

@@ -16,6 +16,7 @@ use super::{Join, Listening, Meeting, local_ip, meeting_key, nonce};
 use crate::link::{Admission, Claims, Refusal, Registry, Service, serve};
 use crate::tcp::meter::{Meter, Metered};
 use crate::tcp::node::{Node, Place};
+use crate::tcp::suspicion::{self, Listens};
 use crate::{BootstrapError, Deadline, socket};
 
 /// How often waiting ranks are told who is missing, so that their own timeouts
@@ -26,6 +27,8 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 /// How long, after a failure, those who come late are told of it; ranks are
 /// started at about the same time.
 const LATECOMERS: Duration = Duration::from_secs(1);
+/// How long others whose connections broke for the same reason may take to be noticed.
+const BROKE_TOGETHER: Duration = Duration::from_millis(200);
 /// Descriptors that rank 0 keeps free for everything but waiting ranks.
 const SPARE_DESCRIPTORS: u64 = 512;
 
@@ -78,6 +81,7 @@ pub(super) async fn host(node: &Arc<Node>, mut join: Join) -> Result<Vec<Place>,
         seats: HashMap::new(),
         tasks: JoinSet::new(),
         events,
+        lost: Vec::new(),
     };
     let outcome = gathering.run(arrived, said).await;
     // The port is free again when this returns.
@@ -127,6 +131,8 @@ impl Admission for Arrival {
 enum Event {
     Said(Visit),
     Lost(String),
+    /// It was looked for at its address, after its connection was lost for this cause.
+    LookedFor(String, Listens),
 }
 
 /// One rank that has come, or somebody who will turn out to be one.
@@ -151,6 +157,8 @@ struct Gathering {
     seats: HashMap<u64, Seat>,
     tasks: JoinSet<()>,
     events: UnboundedSender<(u64, Event)>,
+    /// Those whose connections broke.
+    lost: Vec<u32>,
 }
 
 impl Gathering {
@@ -321,13 +329,38 @@ impl Gathering {
                 });
             }
             (Event::Lost(cause), Some(rank)) => {
+                self.lost.push(rank);
+                let (place, events) = (self.book.place(rank), self.events.clone());
+                self.tasks.spawn(async move {
+                    let listens = match place {
+                        Some(place) => suspicion::look(place.address).await,
+                        None => Listens::Unknown,
+                    };
+                    if listens == Listens::Yes {
+                        tokio::time::sleep(BROKE_TOGETHER).await;
+                    }
+                    drop(events.send((number, Event::LookedFor(cause, listens))));
+                });
+            }
+            // The rank that lost several which live is the one with which something is wrong.
+            (Event::LookedFor(_, Listens::Yes), Some(_)) if self.lost.len() > 1 => {
+                return Err(Trouble::Other {
+                    rank: 0,
+                    cause: format!(
+                        "its connections to ranks {:?} broke at once, and one lives: rank 0 is \
+                         to blame",
+                        self.lost
+                    ),
+                });
+            }
+            (Event::LookedFor(cause, _), Some(rank)) => {
                 return Err(Trouble::Died {
                     rank,
                     cause: format!("its connection to rank 0 broke while joining: {cause}"),
                 });
             }
             // Somebody who knows the secret and not the protocol.
-            (Event::Lost(_), None) | (Event::Said(_), None) => {
+            (Event::Lost(_) | Event::LookedFor(..), None) | (Event::Said(_), None) => {
                 self.seats.remove(&number);
             }
             (Event::Said(Visit::CheckIn { .. }), Some(rank)) => {
