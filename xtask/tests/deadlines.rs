@@ -14,15 +14,29 @@ const CRATES: [&str; 4] = [
     "mscclpp-softnic",
     "mscclpp-device",
 ];
-/// They stand for no limit.
-const ENDLESS: [&str; 2] = ["FAR", "FOREVER"];
+/// They stand for no limit, or for the most that a time can be.
+const ENDLESS: [&str; 6] = [
+    "FAR",
+    "FOREVER",
+    "LONGEST",
+    "LONGEST_SILENCE",
+    "LONGEST_PROBE",
+    "LONGEST_UNACKNOWLEDGED",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 fn is_of_tests(file: &str) -> bool {
-    let parts = ["/tests", "tests.rs", "/simul", "/fake/", "/testing/"];
+    let parts = [
+        "/tests",
+        "tests.rs",
+        "/simul",
+        "/fake/",
+        "/testing/",
+        "/hostile",
+    ];
     parts.iter().any(|part| file.contains(part))
 }
 

@@ -111,7 +111,7 @@ fn run_all(
         Ok(())
     };
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(&worker)).collect();
+        let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().try_for_each(|worker| {
             let ended = worker.join().unwrap_or_else(|_| bail!("it panicked"));
             ended.context("running a target")
