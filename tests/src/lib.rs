@@ -14,10 +14,5 @@ pub mod fixture;
 pub mod harness;
 pub mod kernels;
 pub mod pair;
-
-/// The examples in the project's README, compiled.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-pub struct Readme;
 pub mod scale;
 pub mod soak;

@@ -30,6 +30,8 @@ pub struct Package {
     pub features: Vec<String>,
     /// Its test programs.
     pub tests: Vec<String>,
+    /// Whether it is for users elsewhere, and not for this repository alone.
+    pub published: bool,
 }
 
 impl Package {
@@ -72,6 +74,7 @@ impl Workspace {
                     tests: (package.targets.iter().filter(|target| target.is_test()))
                         .map(|target| target.name.clone())
                         .collect(),
+                    published: package.publish.is_none(),
                 })
             })
             .collect();

@@ -14,10 +14,8 @@ use crate::launch::find_program;
 use crate::supervise::Interrupt;
 use crate::tally::Tally;
 use crate::verdict::{Verdict, Verdicts};
-use crate::workspace::{Workspace, run_quietly};
+use crate::workspace::{Package, Workspace, run_quietly};
 
-/// Members that are for this repository alone.
-const NOT_PACKED: [&str; 3] = ["mscclpp-conformance", "mscclpp-device-example", "xtask"];
 /// Where the page says that it lies.
 const PREFIX: &str = "/opt/mscclpp";
 
@@ -240,8 +238,10 @@ fn packed(workspace: &Workspace, directory: &Path, interrupt: &Interrupt) -> Res
         "--allow-dirty",
         "--offline",
     ]);
-    for name in NOT_PACKED {
-        cargo.args(["--exclude", name]);
+    let (published, others): (Vec<&Package>, Vec<&Package>) =
+        (workspace.packages.iter()).partition(|package| package.published);
+    for package in others {
+        cargo.args(["--exclude", &package.name]);
     }
     cargo.arg("--target-dir").arg(directory.join("target"));
     run_quietly(cargo, interrupt)?;
@@ -265,11 +265,7 @@ fn packed(workspace: &Workspace, directory: &Path, interrupt: &Interrupt) -> Res
             .with_context(|| format!("{name}: its version"))?;
         packages.push((package.to_owned(), directory.join(name)));
     }
-    let expected: Vec<&str> = (workspace.packages.iter())
-        .map(|package| package.name.as_str())
-        .filter(|name| !NOT_PACKED.contains(name))
-        .collect();
-    for name in &expected {
+    for Package { name, .. } in &published {
         let found = packages.iter().find(|(package, _)| package == name);
         let (_, place) = found.with_context(|| format!("{name} was not packed"))?;
         for file in ["LICENSE", "README.md"] {
@@ -280,6 +276,6 @@ fn packed(workspace: &Workspace, directory: &Path, interrupt: &Interrupt) -> Res
             );
         }
     }
-    ensure!(packages.len() == expected.len(), "packed: {packages:?}");
+    ensure!(packages.len() == published.len(), "packed: {packages:?}");
     consumers::build_unpacked(workspace, &packages, interrupt)
 }
