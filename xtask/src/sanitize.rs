@@ -78,6 +78,13 @@ impl Sanitizer {
             flags += " -Cunsafe-allow-abi-mismatch=sanitizer";
             let file = thread_sanitizer::link_arguments(Path::new(&rustc), &host, &directory)?;
             flags += &format!(" -Clink-arg=@{}", file.display());
+            cargo.env(
+                "TSAN_OPTIONS",
+                format!(
+                    "suppressions={}",
+                    thread_sanitizer::suppressions(&directory)?.display()
+                ),
+            );
         }
         cargo
             // The runtime is part of the stable toolchain, its flag is not.
