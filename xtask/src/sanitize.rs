@@ -43,6 +43,8 @@ impl Sanitizer {
                 "gpunetio-sys",
                 "mscclpp-ib-sys",
                 "mscclpp-conformance",
+                // Its lock-free parts have loom models.
+                "mscclpp-port",
             ],
         }
     }
@@ -78,6 +80,13 @@ impl Sanitizer {
             flags += " -Cunsafe-allow-abi-mismatch=sanitizer";
             let file = thread_sanitizer::link_arguments(Path::new(&rustc), &host, &directory)?;
             flags += &format!(" -Clink-arg=@{}", file.display());
+            cargo.env(
+                "TSAN_OPTIONS",
+                format!(
+                    "suppressions={}",
+                    thread_sanitizer::suppressions(&directory)?.display()
+                ),
+            );
         }
         cargo
             // The runtime is part of the stable toolchain, its flag is not.

@@ -73,6 +73,22 @@ pub fn link_arguments(rustc: &Path, host: &str, directory: &Path) -> Result<Path
     Ok(file)
 }
 
+/// What is not reported: the buffer of what a test prints, which the harness and
+/// the threads of the test count and free in code of the library, unseen.
+const SUPPRESSIONS: &str =
+    "race:<alloc::sync::Arc<std::sync::poison::mutex::Mutex<alloc::vec::Vec<u8>>>>::drop_slow\n";
+
+/// Writes the file of what is not reported.
+///
+/// # Errors
+///
+/// When it cannot be written.
+pub fn suppressions(directory: &Path) -> Result<PathBuf> {
+    let file = directory.join("suppressions.txt");
+    fs::write(&file, SUPPRESSIONS).context("writing suppressions.txt")?;
+    Ok(file)
+}
+
 fn output(command: &mut Command) -> Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command

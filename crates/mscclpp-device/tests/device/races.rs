@@ -95,6 +95,11 @@ fn a_flag_that_is_not_released_is_reported() {
 /// The header spoilt, and the check under which the race shows. What the check finds is not asked
 /// for: on x86 it mostly finds nothing.
 fn spoilt(mutant: Mutant, test: &str) {
+    let child = std::env::var_os(CHILD).is_some();
+    if !child && sanitizer().as_deref() == Some("thread") {
+        // As the headers are, it holds, and nothing is reported.
+        (mutant.check)(&Kernels::of(mutant.kernels)).unwrap();
+    }
     if planted(test) {
         let (_build, kernels): (_, Kernels) = build(&mutant);
         let _ = (mutant.check)(&kernels);

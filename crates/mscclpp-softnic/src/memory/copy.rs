@@ -5,6 +5,10 @@
 //! destination allow it, so that a word is never seen half written; bytes
 //! before and after the words move one by one. Plain copies would be data
 //! races; these are not.
+//!
+//! Each load acquires and each store releases: a NIC's accesses are visible in
+//! the order in which it makes them, which is what a signal written like any
+//! other bytes stands on. On x86 that costs nothing.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -40,18 +44,18 @@ pub(super) unsafe fn read(from: *mut u8, out: &mut [u8]) {
     let skip = start.len();
     for (i, slot) in start.iter_mut().enumerate() {
         // SAFETY: `i` is inside the range.
-        *slot = unsafe { byte(from.add(i)) }.load(Ordering::Relaxed);
+        *slot = unsafe { byte(from.add(i)) }.load(Ordering::Acquire);
     }
     let (words, tail) = rest.as_chunks_mut::<WORD>();
     for (i, slot) in words.iter_mut().enumerate() {
         // SAFETY: inside the range; `from + skip` is a word boundary.
-        let value = unsafe { word(from.add(skip + i * WORD)) }.load(Ordering::Relaxed);
+        let value = unsafe { word(from.add(skip + i * WORD)) }.load(Ordering::Acquire);
         *slot = value.to_ne_bytes();
     }
     let skip = length - tail.len();
     for (i, slot) in tail.iter_mut().enumerate() {
         // SAFETY: inside the range.
-        *slot = unsafe { byte(from.add(skip + i)) }.load(Ordering::Relaxed);
+        *slot = unsafe { byte(from.add(skip + i)) }.load(Ordering::Acquire);
     }
 }
 
@@ -63,19 +67,19 @@ pub(super) unsafe fn write(to: *mut u8, bytes: &[u8]) {
     let (start, rest) = bytes.split_at(head(to as usize, bytes.len()));
     for (i, &value) in start.iter().enumerate() {
         // SAFETY: inside the range.
-        unsafe { byte(to.add(i)) }.store(value, Ordering::Relaxed);
+        unsafe { byte(to.add(i)) }.store(value, Ordering::Release);
     }
     let skip = start.len();
     let (words, tail) = rest.as_chunks::<WORD>();
     for (i, &value) in words.iter().enumerate() {
         // SAFETY: inside the range; `to + skip` is a word boundary.
         unsafe { word(to.add(skip + i * WORD)) }
-            .store(u64::from_ne_bytes(value), Ordering::Relaxed);
+            .store(u64::from_ne_bytes(value), Ordering::Release);
     }
     let skip = bytes.len() - tail.len();
     for (i, &value) in tail.iter().enumerate() {
         // SAFETY: inside the range.
-        unsafe { byte(to.add(skip + i)) }.store(value, Ordering::Relaxed);
+        unsafe { byte(to.add(skip + i)) }.store(value, Ordering::Release);
     }
 }
 
@@ -124,7 +128,7 @@ pub(super) unsafe fn copy(from: *mut u8, to: *mut u8, length: usize) {
     for i in (0..start).chain(start + words * WORD..length) {
         // SAFETY: inside both ranges.
         unsafe {
-            byte(to.add(i)).store(byte(from.add(i)).load(Ordering::Relaxed), Ordering::Relaxed)
+            byte(to.add(i)).store(byte(from.add(i)).load(Ordering::Acquire), Ordering::Release)
         }
     }
     // SAFETY: inside both ranges, and both starts are word boundaries.
@@ -176,19 +180,19 @@ unsafe fn copy_each_word(from: *mut u8, to: *mut u8, words: usize) {
         let mut batch = [0u64; BATCH];
         for (j, slot) in batch.iter_mut().enumerate() {
             // SAFETY: `i + j` is less than `words`.
-            *slot = unsafe { word(from.add((i + j) * WORD)) }.load(Ordering::Relaxed);
+            *slot = unsafe { word(from.add((i + j) * WORD)) }.load(Ordering::Acquire);
         }
         for (j, &value) in batch.iter().enumerate() {
             // SAFETY: as above.
-            unsafe { word(to.add((i + j) * WORD)) }.store(value, Ordering::Relaxed);
+            unsafe { word(to.add((i + j) * WORD)) }.store(value, Ordering::Release);
         }
         i += BATCH;
     }
     while i < words {
         // SAFETY: `i` is less than `words`.
         unsafe {
-            let value = word(from.add(i * WORD)).load(Ordering::Relaxed);
-            word(to.add(i * WORD)).store(value, Ordering::Relaxed);
+            let value = word(from.add(i * WORD)).load(Ordering::Acquire);
+            word(to.add(i * WORD)).store(value, Ordering::Release);
         }
         i += 1;
     }

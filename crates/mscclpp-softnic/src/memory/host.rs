@@ -2,7 +2,6 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 use super::{Access, AccessId, AccessResult, Bytes, MemoryRange, NicMemory, Submitted, copy};
@@ -76,10 +75,9 @@ unsafe fn perform(access: Access) -> Submitted {
     Submitted::Done(Ok(match access {
         Access::Read { address, mut bytes } => {
             // SAFETY: the caller's promise.
-            unsafe { copy::read(address as *mut u8, &mut bytes) };
             // What this copy was told of (a request by its record) is read by
-            // later copies, not earlier.
-            fence(Ordering::Acquire);
+            // later copies, not earlier: it acquires.
+            unsafe { copy::read(address as *mut u8, &mut bytes) };
             bytes
         }
         Access::Write { address, bytes } => {
@@ -92,9 +90,8 @@ unsafe fn perform(access: Access) -> Submitted {
             let (body, last) = bytes.split_at(split);
             // SAFETY: the caller's promise.
             unsafe { copy::write(address as *mut u8, body) };
-            fence(Ordering::Release);
             // SAFETY: the caller's promise; the last word is aligned, so it
-            // is one store.
+            // is one store, which releases.
             unsafe { copy::write((address as *mut u8).add(split), last) };
             bytes
         }
@@ -198,7 +195,6 @@ impl HostBuffer {
         let from = self.at(offset, out.len());
         // SAFETY: inside the allocation.
         unsafe { copy::read(from, out) };
-        fence(Ordering::Acquire);
     }
 
     /// Copies into the buffer. A release: what was written before is visible
@@ -208,7 +204,6 @@ impl HostBuffer {
     /// If the range is not inside.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
-        fence(Ordering::Release);
         // SAFETY: inside the allocation.
         unsafe { copy::write(to, bytes) };
     }

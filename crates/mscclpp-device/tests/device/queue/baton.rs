@@ -12,7 +12,7 @@ use mscclpp_device::executor::memory::Access;
 
 use crate::support::end::{baton_at, ready_at};
 use crate::support::script::{PUT, PUT_SIGNAL, PUT_SIGNAL_FLUSH, SIGNAL};
-use crate::support::{Kernels, Op, Outcome, Rig, Runner, Setup, all_ok, equal, seeds};
+use crate::support::{Kernels, Op, Outcome, Rig, Runner, Setup, all_ok, equal, seeds, within};
 
 /// Bytes of a part; the largest transfers here have nine.
 const PART: u64 = 8;
@@ -119,7 +119,7 @@ fn run(
         .collect();
     let runner = Runner {
         model: weak.then(|| rig.weak(seed, || {}).into()),
-        limit: Duration::from_secs(10),
+        limit: within(10),
         ..Runner::direct(&rig, kernels)
     };
     // Half of them in each block.

@@ -14,7 +14,7 @@ use mscclpp_softnic::SendAttributes;
 
 use crate::support::nic::{SOURCE, TARGET};
 use crate::support::script::{FLUSH, GET, PUT, PUT_SIGNAL, PUT_SIGNAL_FLUSH, SIGNAL, WAIT};
-use crate::support::{Cells, Kernels, Op, Outcome, Rig, Runner, Setup, equal};
+use crate::support::{Cells, Kernels, Op, Outcome, Rig, Runner, Setup, equal, within};
 
 const FAILED: u64 = Status::QueueError as u64;
 
@@ -29,7 +29,7 @@ fn forms() -> [Setup; 3] {
 /// Runs with a deadline that a hang exceeds soon.
 fn run(rig: &Rig, kernels: &Kernels, ops: &[Op]) -> Result<Vec<u64>, String> {
     let runner = Runner {
-        limit: Duration::from_secs(5),
+        limit: within(5),
         ..Runner::direct(rig, kernels)
     };
     runner.run(ops)

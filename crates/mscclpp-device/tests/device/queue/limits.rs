@@ -11,7 +11,9 @@ use mscclpp_device::executor::{LaunchDims, Model};
 use mscclpp_softnic::HostBuffer;
 
 use crate::support::script::{self, FLUSH, PUT_SIGNAL, SIGNAL};
-use crate::support::{Cells, Kernels, Op, Outcome, Rig, Runner, Setup, all_ok, ensure, equal};
+use crate::support::{
+    Cells, Kernels, Op, Outcome, Rig, Runner, Setup, all_ok, ensure, equal, within,
+};
 
 /// Twin of the kernel's arguments.
 #[derive(Clone, Copy)]
@@ -59,7 +61,7 @@ impl Stream {
             flush_every: u64::MAX,
             blocks: 1,
             together: false,
-            limit: Duration::from_secs(100),
+            limit: within(100),
         }
     }
 

@@ -12,7 +12,7 @@ use mscclpp_softnic::{Acknowledge, Checks, HostBuffer, Landing, TriggerMode};
 
 use super::limits::Stream;
 use crate::support::script::{PUT_SIGNAL, PUT_SIGNAL_FLUSH};
-use crate::support::{Cells, DEADLINE, Kernels, Outcome, Rig, Setup, ensure, equal, seeds};
+use crate::support::{Cells, DEADLINE, Kernels, Outcome, Rig, Setup, ensure, equal, seeds, within};
 
 const TRIGGERS: [TriggerMode; 4] = [
     TriggerMode::Doorbell,
@@ -156,7 +156,7 @@ fn pieces(kind: u32) -> Stream {
         bytes: 64,
         store: true,
         slots: 24,
-        limit: Duration::from_secs(5),
+        limit: within(5),
         ..Stream::new(kind, 24)
     }
 }
@@ -234,7 +234,7 @@ pub(crate) fn received(kernels: &Kernels) -> Outcome {
             let stream = Stream {
                 bytes: 256,
                 slots: 200,
-                limit: Duration::from_secs(20),
+                limit: within(20),
                 ..Stream {
                     rounds: 200,
                     ..pieces(PUT_SIGNAL)

@@ -12,7 +12,9 @@ use mscclpp_device::abi::QueueForm;
 use super::limits::Stream;
 use crate::support::end::{baton_at, ready_at};
 use crate::support::script::{FLUSH, PUT_SIGNAL, PUT_SIGNAL_FLUSH, SIGNAL, WAIT};
-use crate::support::{Cells, Kernels, Op, Outcome, Rig, Runner, Setup, all_ok, equal, seeds};
+use crate::support::{
+    Cells, Kernels, Op, Outcome, Rig, Runner, Setup, all_ok, equal, seeds, within,
+};
 
 /// Each thread's flush covers its own post: its bytes are at the peer when it returns.
 pub(crate) fn own_completions(kernels: &Kernels) -> Outcome {
@@ -34,7 +36,7 @@ pub(crate) fn own_completions(kernels: &Kernels) -> Outcome {
         })
         .collect();
     let runner = Runner {
-        limit: Duration::from_secs(40),
+        limit: within(40),
         ..Runner::direct(&rig, kernels)
     };
     // Four blocks of eight.
@@ -67,7 +69,7 @@ pub(crate) fn nobody_is_forgotten(kernels: &Kernels) -> Outcome {
                 ..Setup::default()
             });
             let stream = Stream {
-                limit: Duration::from_secs(5),
+                limit: within(5),
                 flush_every: 7,
                 ..Stream::new(SIGNAL, 400)
             };
@@ -219,7 +221,7 @@ pub(crate) fn another_threads_request(kernels: &Kernels) -> Outcome {
             Op::sync(2, -1),
         ];
         let runner = Runner {
-            limit: Duration::from_secs(5),
+            limit: within(5),
             ..Runner::on(&rig, kernels, rig.weak(seed, || {}))
         };
         let ran = runner.run_all(2, &[first, second]);

@@ -8,7 +8,7 @@ use mscclpp_device::abi::{QueueForm, Status};
 use mscclpp_softnic::FaultPlan;
 
 use crate::support::script::{FLUSH, PUT, PUT_SIGNAL_FLUSH, SIGNAL, WAIT};
-use crate::support::{Kernels, Op, Outcome, Rig, Runner, Setup, all_ok, equal};
+use crate::support::{Kernels, Op, Outcome, Rig, Runner, Setup, all_ok, equal, within};
 
 fn stopped(form: QueueForm, blocks: u32) -> Rig {
     let mut setup = Setup {
@@ -108,7 +108,7 @@ pub(crate) fn aborts(kernels: &Kernels) -> Outcome {
                     _ => own.fifo.status.fail(status),
                 }
                 let runner = Runner {
-                    limit: Duration::from_secs(5),
+                    limit: within(5),
                     ..Runner::direct(&rig, kernels)
                 };
                 let results = runner.run(&[Op::of(SIGNAL), Op::of(SIGNAL), waits])?;

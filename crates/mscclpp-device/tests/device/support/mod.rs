@@ -23,6 +23,12 @@ pub(crate) use seeds::{seeds, weak, weak_observed};
 /// Longer than anything here takes, also on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
+/// How long a check waits for what takes far less: longer in a sanitized build, which is slow.
+pub(crate) fn within(seconds: u64) -> Duration {
+    let factor = if sanitizer().is_some() { 20 } else { 1 };
+    Duration::from_secs(factor * seconds)
+}
+
 /// What a check returns: what is wrong, in words.
 pub(crate) type Outcome = Result<(), String>;
 
