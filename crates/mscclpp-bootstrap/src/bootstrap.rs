@@ -39,6 +39,54 @@ pub enum ReduceOp {
 /// O(log world) steps, ends within [`Bootstrap::timeout`], and its error names
 /// the step and the rank that it waited for. After a failed collective the ranks
 /// may disagree on its outcome.
+///
+/// A job of one rank, whose messages are to itself:
+///
+/// ```
+/// use std::sync::Mutex;
+/// use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, ReduceOp, Tag};
+///
+/// #[derive(Default)]
+/// struct Alone(Mutex<Vec<(Tag, Vec<u8>)>>);
+///
+/// impl Bootstrap for Alone {
+///     fn rank(&self) -> usize {
+///         0
+///     }
+///
+///     fn world_size(&self) -> usize {
+///         1
+///     }
+///
+///     fn send(&self, _: usize, tag: Tag, data: &[u8], _: Deadline) -> Result<(), BootstrapError> {
+///         self.0.lock().unwrap().push((tag, data.to_vec()));
+///         Ok(())
+///     }
+///
+///     fn recv(&self, peer: usize, tag: Tag, _: Deadline) -> Result<Vec<u8>, BootstrapError> {
+///         let mut waiting = self.0.lock().unwrap();
+///         match waiting.iter().position(|(of, _)| *of == tag) {
+///             Some(at) => Ok(waiting.remove(at).1),
+///             // Nobody else could send it meanwhile.
+///             None => Err(BootstrapError::Timeout {
+///                 rank: 0,
+///                 operation: "a receive".into(),
+///                 waiting_for: vec![peer],
+///                 waited: Default::default(),
+///                 hint: String::new(),
+///             }),
+///         }
+///     }
+/// }
+///
+/// # fn main() -> Result<(), BootstrapError> {
+/// let alone = Alone::default();
+/// alone.send(0, Tag::user(7), b"note", Deadline::default())?;
+/// assert_eq!(alone.recv(0, Tag::user(7), Deadline::default())?, b"note");
+/// assert_eq!(alone.all_reduce(40, ReduceOp::Sum)?, 40);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Bootstrap: Send + Sync {
     /// The number of this rank, from 0.
     fn rank(&self) -> usize;

@@ -10,6 +10,15 @@ const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// The moment at which a wait gives up. One deadline is handed through all the
 /// steps of an operation, so that the whole of it is bounded and not each step.
+///
+/// ```
+/// use std::time::Duration;
+/// use mscclpp_bootstrap::Deadline;
+///
+/// let whole = Deadline::after(Duration::from_secs(10));
+/// let step = whole.at_most(Duration::from_secs(2));
+/// assert!(step.remaining() <= Duration::from_secs(2) && !step.expired());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     start: Instant,

@@ -28,6 +28,17 @@ use crate::shared;
 ///
 /// A registration keeps its buffer alive; a raw pointer taken with [`as_ptr`](Self::as_ptr)
 /// does not.
+///
+/// ```
+/// use mscclpp_port::{Buffer, Device};
+///
+/// # fn main() -> Result<(), mscclpp_port::Error> {
+/// let buffer = Buffer::new(Device::cpu(), 4096)?;
+/// buffer.store_u64(8, 42)?;
+/// assert_eq!((buffer.load_u64(0)?, buffer.load_u64(8)?), (0, 42));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Buffer {
     memory: Memory,

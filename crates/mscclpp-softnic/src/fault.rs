@@ -59,6 +59,20 @@ pub struct FaultRule {
 }
 
 /// Control operations that fail or take long, and queues that never run.
+///
+/// ```
+/// use std::time::Duration;
+/// use mscclpp_softnic::{ControlOperation, FaultKind, FaultPlan, FaultRule};
+///
+/// // The first queue pair is refused, and the third registration takes a second.
+/// let plan = FaultPlan::refuse(ControlOperation::CreateQueuePair).and(FaultRule {
+///     operation: ControlOperation::Register,
+///     skip: 2,
+///     count: 1,
+///     kind: FaultKind::Delay(Duration::from_secs(1)),
+/// });
+/// assert_eq!(plan.rules.len(), 2);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
     /// Rules, looked at in order; each counts the operations of its kind.

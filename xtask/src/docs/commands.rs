@@ -25,13 +25,14 @@ const OTHER_CARGO: [&str; 8] = [
 ];
 
 /// Its flags with and without a value, as far as pages use them.
-const CARGO_VALUES: [&str; 7] = [
+const CARGO_VALUES: [&str; 8] = [
     "test",
     "example",
     "bin",
     "features",
     "exclude",
     "manifest-path",
+    "target-dir",
     "profile",
 ];
 const CARGO_FLAGS: [&str; 14] = [
@@ -87,6 +88,19 @@ impl<'a> Checker<'a> {
         };
         if first.starts_with("--") && first.len() > 2 {
             return self.flag(&words);
+        }
+        // A name of so many words is that of a test.
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if first.matches('_').count() >= 4 && first.chars().all(is_name) {
+            let found = self
+                .facts
+                .tests
+                .iter()
+                .any(|test| test.path.contains(first.as_str()));
+            return (!found)
+                .then(|| format!("there is no test {first}"))
+                .into_iter()
+                .collect();
         }
         let task = self.xtask.find_subcommand(first).is_some() && words.len() > 1;
         match first.as_str() {
@@ -148,6 +162,9 @@ impl<'a> Checker<'a> {
             let names: Vec<&str> = match task {
                 "test-cpu" => tests.collect(),
                 "test-mp" => suite.collect(),
+                "examples" => (self.facts.packages.iter())
+                    .map(|package| package.name.as_str())
+                    .collect(),
                 _ => suite.chain(tests).collect(),
             };
             faults.extend(filter_fault(filter, &names));

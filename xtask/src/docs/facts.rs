@@ -68,30 +68,16 @@ impl Facts {
     ///
     /// When cargo or a file cannot be read.
     pub fn load(root: &Path, suite: Suite) -> Result<Self> {
-        let metadata = MetadataCommand::new()
-            .current_dir(root)
-            .no_deps()
-            .exec()
-            .context("cargo metadata")?;
         let mut facts = Self {
             root: root.into(),
             suite,
             ..Self::default()
         };
-        for package in metadata.workspace_packages() {
-            let Some(directory) = package.manifest_path.parent() else {
-                continue;
-            };
-            let targets = package.targets.iter().flat_map(|target| {
-                let kinds = target.kind.iter().map(ToString::to_string);
-                kinds.map(|kind| (kind, target.name.clone()))
-            });
-            facts.packages.push(Package {
-                name: package.name.to_string(),
-                directory: directory.into(),
-                features: package.features.keys().cloned().collect(),
-                targets: targets.collect(),
-            });
+        // The examples are a workspace of their own.
+        for manifest in ["Cargo.toml", "examples/Cargo.toml"] {
+            if root.join(manifest).exists() {
+                facts.add_workspace(&root.join(manifest))?;
+            }
         }
         for package in facts.packages.clone() {
             let mut files = Vec::new();
@@ -103,6 +89,30 @@ impl Facts {
         let ci = fs::read_to_string(root.join(".ci/run")).unwrap_or_default();
         facts.names.extend(words(&ci).map(str::to_owned));
         Ok(facts)
+    }
+
+    fn add_workspace(&mut self, manifest: &Path) -> Result<()> {
+        let metadata = MetadataCommand::new()
+            .manifest_path(manifest)
+            .no_deps()
+            .exec()
+            .context("cargo metadata")?;
+        for package in metadata.workspace_packages() {
+            let Some(directory) = package.manifest_path.parent() else {
+                continue;
+            };
+            let targets = package.targets.iter().flat_map(|target| {
+                let kinds = target.kind.iter().map(ToString::to_string);
+                kinds.map(|kind| (kind, target.name.clone()))
+            });
+            self.packages.push(Package {
+                name: package.name.to_string(),
+                directory: directory.into(),
+                features: package.features.keys().cloned().collect(),
+                targets: targets.collect(),
+            });
+        }
+        Ok(())
     }
 
     fn read(&mut self, package: &Package, file: &Path) -> Result<()> {

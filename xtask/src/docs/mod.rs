@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 //! The pages of the repository, held against what exists.
 //!
-//! [`check`] looks at README.md, CONTRIBUTING.md, CHANGELOG.md and docs/: commands in blocks and in
-//! sentences, filters of tests, links and anchors, variables, blocks that are files, JSON and TOML. A
+//! [`check`] looks at README.md, CONTRIBUTING.md, CHANGELOG.md, docs/ and the README.md of crates and
+//! examples: commands in blocks and in sentences, filters and names of tests, links and anchors,
+//! variables, blocks that are files, JSON and TOML. A
 //! test of the suite's package (`tests/tests/book.rs`) calls it with what the suite tells of itself,
 //! compiles the blocks of C++, and includes the pages whose Rust is compiled. [`run`] runs the blocks
 //! that are marked for it.
@@ -52,12 +53,18 @@ pub struct Suite {
 /// When one cannot be read.
 pub fn pages(root: &Path) -> Result<Vec<Page>> {
     let mut paths = Vec::new();
-    for name in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
+    for name in [
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "examples/README.md",
+    ] {
         if root.join(name).exists() {
             paths.push(name.to_owned());
         }
     }
     list(root, "docs", &mut paths)?;
+    list(root, "crates", &mut paths)?;
     paths.sort();
     let read = |path: &String| {
         let text = fs::read_to_string(root.join(path)).with_context(|| path.clone())?;
@@ -71,7 +78,9 @@ fn list(root: &Path, directory: &str, paths: &mut Vec<String>) -> Result<()> {
         let entry = entry?;
         let path = format!("{directory}/{}", entry.file_name().to_string_lossy());
         if entry.path().is_dir() {
-            list(root, &path, paths)?;
+            if entry.file_name() != "target" {
+                list(root, &path, paths)?;
+            }
         } else if path.ends_with(".md") {
             paths.push(path);
         }

@@ -9,7 +9,7 @@ const PAGE: &str = "docs/tuning.md";
 
 /// Variables that are not for users: what programs of the project tell each other, what builds tell
 /// crates, macros, and what is kept for those who come from MSCCL++'s tests.
-const INTERNAL: [&str; 12] = [
+const INTERNAL: [&str; 11] = [
     "MSCCLPP_DEVICE_INCLUDE",
     "MSCCLPP_EP_GPUNETIO_QPS_PER_PEER",
     "MSCCLPP_MODELLED_MEMORY",
@@ -21,7 +21,6 @@ const INTERNAL: [&str; 12] = [
     "GPUNETIO_LICENSE",
     "GPUNETIO_PINNED_COMMIT",
     "GPUNETIO_UNPINNED",
-    "MSCCLPP_DEBUG",
 ];
 
 /// Names of a page that no code has, and names that the page says are not here and are.

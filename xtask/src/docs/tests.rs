@@ -169,6 +169,19 @@ fn a_filter_that_matches_nothing_is_found() {
 }
 
 #[test]
+fn a_name_of_a_test_that_is_not_there_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut facts = facts(directory.path());
+    facts.tests[0].path = "ranks::a_rank_that_dies_is_named".into();
+    let found = |text: &str| faults(&[Page::parse("docs/page.md", text)], &facts);
+    assert_eq!(
+        found("`a_rank_that_dies_is_named`, `max_write_queue_size`"),
+        Vec::<String>::new()
+    );
+    assert!(found("`a_rank_that_lives_is_named`")[0].contains("no test a_rank_that_lives"));
+}
+
+#[test]
 fn packages_targets_and_features_that_are_not_there_are_found() {
     wrong(
         &console("cargo test -p mscclpp-prot"),

@@ -61,6 +61,20 @@ const GRACE: Duration = Duration::from_secs(1);
 /// later get [`BootstrapError::PeerLeft`]. A process that ends without the drop
 /// counts as dead, and every rank hears of it. The drop takes up to
 /// [`Deadlines::goodbye`] when peers do not respond.
+///
+/// In a program that a launcher starts, all there is to do:
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use mscclpp_bootstrap::{Bootstrap, TcpBootstrap};
+///
+/// # fn main() -> Result<(), mscclpp_bootstrap::BootstrapError> {
+/// let bootstrap = TcpBootstrap::from_launcher(Duration::from_secs(30))?;
+/// println!("rank {} of {}", bootstrap.rank(), bootstrap.world_size());
+/// bootstrap.barrier()?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct TcpBootstrap {
     rank: usize,
     world: usize,

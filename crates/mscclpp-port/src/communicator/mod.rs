@@ -38,6 +38,60 @@ use record::{Kind, Record};
 /// [`Error::PeerDown`]. What a communicator made stays usable without it.
 ///
 /// Cheap to clone; all methods may be called from any thread.
+///
+/// Two ranks, here threads, without a kernel: the host of one writes into the memory of the other.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// use mscclpp_bootstrap::{Bootstrap, Deadline, TcpBootstrap};
+/// use mscclpp_port::{
+///     Buffer, Communicator, Device, EndpointConfig, Host2HostSemaphore, TransportKind,
+/// };
+///
+/// type AnyError = Box<dyn std::error::Error + Send + Sync>;
+///
+/// fn rank(bootstrap: Arc<dyn Bootstrap>) -> Result<u64, AnyError> {
+///     let (rank, peer) = (bootstrap.rank(), 1 - bootstrap.rank());
+///     let communicator = Communicator::new(bootstrap)?;
+///     let buffer = Buffer::new(Device::cpu(), 4096)?;
+///     let local = communicator.register_memory(&buffer, 0..4096)?;
+///     communicator.send_memory(&local, peer, 0)?;
+///     let remote = communicator.recv_memory(peer, 0)?;
+///     let endpoint = EndpointConfig::new(TransportKind::Ethernet);
+///     let connection = communicator.connect(endpoint, peer, 0)?.get()?;
+///     let semaphore = communicator.build_semaphore(&connection, peer, 0)?.get()?;
+///     let semaphore = Host2HostSemaphore::new(semaphore)?;
+///     if rank == 0 {
+///         buffer.store_u64(0, 42)?;
+///         connection.write(&remote.get()?, 0, &local, 0, 8)?;
+///         semaphore.signal()?;
+///     } else {
+///         semaphore.wait(Deadline::default())?;
+///     }
+///     let found = buffer.load_u64(0)?;
+///     // Nobody leaves while others still need it.
+///     communicator.bootstrap().barrier()?;
+///     Ok(found)
+/// }
+///
+/// # fn main() -> Result<(), AnyError> {
+/// let timeout = Duration::from_secs(20);
+/// let zero = TcpBootstrap::new(0, 2)?;
+/// let id = zero.create_unique_id_at([127, 0, 0, 1].into())?;
+/// let copy = id.clone();
+/// let other = std::thread::spawn(move || {
+///     let one = TcpBootstrap::new(1, 2)?;
+///     one.initialize(&copy, timeout)?;
+///     rank(Arc::new(one))
+/// });
+/// zero.initialize(&id, timeout)?;
+/// rank(Arc::new(zero))?;
+/// assert_eq!(other.join().unwrap()?, 42);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Communicator {
     shared: Arc<Shared>,

@@ -17,6 +17,14 @@ use crate::transport::TransportKind;
 /// `soft0`, `soft1` and so on are the NICs in software of `mscclpp-softnic`, every other name is that
 /// of an RDMA device as libibverbs lists it (`ibv_devices`). Naming one that is not there costs
 /// nothing; whoever uses it gets [`Error::HcaUnavailable`], never a NIC in software in its place.
+///
+/// ```
+/// use mscclpp_port::{ContextConfig, Hca};
+///
+/// let mut config = ContextConfig::new([127, 0, 0, 1].into());
+/// // IB0 is a NIC in software, IB1 an adapter of the machine.
+/// config.hca_devices = vec![Hca::named("soft0"), Hca::named("mlx5_0")];
+/// ```
 #[derive(Clone)]
 pub struct Hca(Source);
 
