@@ -49,8 +49,9 @@ impl DoctorArgs {
             "--features",
             "cuda",
         ];
-        let program = Workspace::build(workspace.cargo(), &build, interrupt)
-            .context("the doctor cannot be built; it needs a C++17 compiler (apt install g++)")?;
+        let program = Workspace::build(workspace.cargo(), &build, interrupt).context(
+            "the doctor cannot be built (if for want of a C++17 compiler: apt install g++)",
+        )?;
         let mut command = Command::new(program);
         for check in [mpi(interrupt), gpunetio(&workspace)] {
             command.arg("--check").arg(check.to_string());
