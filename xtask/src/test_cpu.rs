@@ -60,7 +60,7 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
 
     let mut command = workspace.cargo();
     command.args(["test", "--no-fail-fast", "--color", "never"]);
-    let mut left_out: &[&str] = &[];
+    let mut left_out = Vec::new();
     if let Some(seeds) = options.seeds {
         heading(&format!("device code on weak memory, {seeds} seeds a test"));
         command.env(weak::SEEDS, seeds.to_string());
@@ -74,14 +74,14 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
             sanitizer.title()
         ));
         sanitizer.apply(&workspace, &mut command)?;
-        left_out = sanitizer.left_out();
+        left_out = sanitizer.left_out(&workspace);
         command.args(left_out.iter().flat_map(|package| ["--exclude", package]));
         command.args(["--lib", "--bins", "--tests"]);
     } else if options.seeds.is_none() {
         heading("tests of all crates, and the examples in their documentation");
     }
     if options.seeds.is_none() {
-        command.args(workspace.test_features(left_out));
+        command.args(workspace.test_features(&left_out));
     }
     command.args(["--", "--show-output", "--color", "never"]);
     if options.sanitize == Some(Sanitizer::Thread) {
