@@ -26,7 +26,7 @@ mod throughput;
 use anyhow::{Context as _, ensure};
 use mscclpp_device::abi::{BasePortChannelDeviceHandle, PortChannelDeviceHandle};
 use mscclpp_device::executor::LaunchDims;
-use mscclpp_port::{Buffer, Device, DeviceKind, PortChannel};
+use mscclpp_port::{Buffer, Device, PortChannel};
 
 pub use accumulate::{Accumulate, FanIn};
 pub use all_pairs::AllPairs;
@@ -76,10 +76,9 @@ static ALL: [&kernel::Kernel; 22] = [
 
 /// Does what the first launch on a device would do, so that nothing is loaded or opened later.
 pub fn prepare(device: Device) -> anyhow::Result<()> {
-    match device.kind() {
-        #[cfg(feature = "cuda")]
-        DeviceKind::Gpu => cuda::prepare(device)?,
-        _ => {}
+    #[cfg(feature = "cuda")]
+    if device.kind() == mscclpp_port::DeviceKind::Gpu {
+        cuda::prepare(device)?;
     }
     Buffer::new(device, 8)?.write(0, &[0; 8])?;
     Ok(())

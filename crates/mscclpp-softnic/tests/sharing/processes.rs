@@ -121,7 +121,7 @@ fn two_processes_fetch_from_each_other() {
     let (wire, mut control) = (listener.accept().unwrap().0, listener.accept().unwrap().0);
     std::fs::remove_dir_all(&directory).unwrap();
     let end = End::new(SharedMemory::new(Keeps::Order));
-    join(&end, wire, &mut control);
+    let _remote = join(&end, wire, &mut control);
     let stale = watch(&end);
     loop {
         let mut said = [0];

@@ -3,7 +3,6 @@
 //! does it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use mlx5_queue::{DoorbellRecord, Opcode, QueueIndex};
 use mscclpp_device::abi::QueueForm;
