@@ -53,8 +53,10 @@ pub(in crate::cases) fn play(number: usize, victim: usize) -> TestResult {
         .context("no such moment")?;
     let words = watch_parent(CHILD);
     if let Some(row) = moment.row {
-        // Which of the GPUs does not matter: the driver is one.
-        crate::kernels::prepare((BACKENDS[row].device)(0))?;
+        // This rank's and its peers' GPUs, which it may map.
+        for rank in 0..RANKS {
+            crate::kernels::prepare((BACKENDS[row].device)(rank))?;
+        }
     }
     let before = Left::of_process();
     let words = Arc::new(Mutex::new(words));
