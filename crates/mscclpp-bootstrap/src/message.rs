@@ -46,6 +46,9 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8], max: usize) -> Result<T, Bootst
             "it has version {version} and this build speaks {VERSION}; run the same build on all ranks"
         )));
     }
+    if !lengths_fit(body) {
+        return Err(bad("a length in it is larger than the rest of it".into()));
+    }
     // A slice as reader: it shrinks from the front as the decoder reads.
     let mut rest = body;
     let mut decoder = rmp_serde::Deserializer::new(&mut rest);
@@ -55,6 +58,56 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8], max: usize) -> Result<T, Bootst
         Ok(value)
     } else {
         Err(bad(format!("{} bytes are left over", rest.len())))
+    }
+}
+
+/// Whether no list, text or run of bytes claims to be longer than what follows it. serde makes room
+/// for what is claimed, up to a MiB a list.
+fn lengths_fit(mut rest: &[u8]) -> bool {
+    /// The number in the first `N` bytes, and what is behind them.
+    fn number<const N: usize>(rest: &[u8]) -> Option<(usize, &[u8])> {
+        let (bytes, rest) = rest.split_first_chunk::<N>()?;
+        let number = bytes
+            .iter()
+            .fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+        Some((usize::try_from(number).unwrap_or(usize::MAX), rest))
+    }
+    // Entries of lists take a byte each at least, those of maps two, and are read in their turn.
+    loop {
+        let Some((marker, after)) = rest.split_first() else {
+            return true;
+        };
+        let of = |bits: u8| Some((usize::from(marker & bits), after));
+        let bytes = |count: usize| Some((count, after));
+        let (entries, skipped) = match marker {
+            0x90..=0x9f => (of(0x0f), None),
+            0x80..=0x8f => (of(0x0f).map(|(count, rest)| (2 * count, rest)), None),
+            0xdc => (number::<2>(after), None),
+            0xdd => (number::<4>(after), None),
+            0xde => (
+                number::<2>(after).map(|(count, rest)| (2 * count, rest)),
+                None,
+            ),
+            0xdf => (
+                number::<4>(after).map(|(count, rest)| (count.saturating_mul(2), rest)),
+                None,
+            ),
+            0xa0..=0xbf => (None, of(0x1f)),
+            0xc4 | 0xd9 => (None, number::<1>(after)),
+            0xc5 | 0xda => (None, number::<2>(after)),
+            0xc6 | 0xdb => (None, number::<4>(after)),
+            0xcc | 0xd0 => (None, bytes(1)),
+            0xcd | 0xd1 | 0xd4 => (None, bytes(2)),
+            0xce | 0xd2 | 0xca => (None, bytes(4)),
+            0xcf | 0xd3 | 0xcb => (None, bytes(8)),
+            // Neither lists nor texts, or nothing that a record has.
+            _ => (None, bytes(0)),
+        };
+        rest = match (entries, skipped) {
+            (Some((count, rest)), _) if count <= rest.len() => rest,
+            (_, Some((count, rest))) if count <= rest.len() => &rest[count..],
+            _ => return false,
+        };
     }
 }
 
@@ -128,6 +181,15 @@ mod tests {
         ] {
             assert!(decode::<Vec<u64>>(&lie, 64).is_err());
             assert!(decode::<String>(&lie, 64).is_err());
+        }
+        // What serde makes room for before it reads.
+        let found = [VERSION, 0xdd, 1, 0xfd, 0, 0, 0, 0, 0x2c];
+        for lie in [&found[..], &[VERSION, 0x93, 0xdc, 0xff, 0xff, 1, 2]] {
+            mscclpp_fuzz::in_proportion(lie, || {
+                assert!(decode::<Vec<[u64; 16]>>(lie, 64).is_err());
+                assert!(decode::<Vec<Vec<[u64; 16]>>>(lie, 64).is_err());
+                assert!(decode::<Vec<Record>>(lie, 64).is_err());
+            });
         }
     }
 

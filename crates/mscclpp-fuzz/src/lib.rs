@@ -10,15 +10,15 @@
 
 /// Bytes that a decoder may take for itself, whatever it reads: texts of errors among them.
 const FIXED: u64 = 16 << 10;
-/// Bytes that it may hold for each byte of input. An empty vector, of which a MessagePack array
-/// has one a byte, is 24, and vectors grow by doubling.
-const FACTOR: u64 = 64;
+/// Bytes that it may hold for each byte of input. An entry of a list takes a byte at least, and is
+/// up to 200 when decoded; lists grow by doubling.
+const FACTOR: u64 = 512;
 
 /// Runs `decode`, which reads `input`, and checks that the memory that it held at any time is in
 /// proportion to the input: a length that the input claims is not believed.
 ///
 /// # Panics
-/// When it held more than 16 KiB and 64 bytes for each byte of `input`.
+/// When it held more than 16 KiB and 512 bytes for each byte of `input`.
 pub fn in_proportion<T>(input: &[u8], decode: impl FnOnce() -> T) -> T {
     at_most(FIXED + FACTOR * input.len() as u64, decode)
 }

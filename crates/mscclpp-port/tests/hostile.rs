@@ -230,7 +230,8 @@ fn memory_of_another_rank_is_not_written_over_a_connection_to_its_sender() {
 
 #[test]
 fn what_is_no_record_is_an_error_and_the_next_record_is_taken() {
-    let bad: [(fn(Vec<u8>) -> Vec<u8>, &str); 6] = [
+    type Change = fn(Vec<u8>) -> Vec<u8>;
+    let bad: [(Change, &str); 6] = [
         (
             |mut record| {
                 record[0] += 1;

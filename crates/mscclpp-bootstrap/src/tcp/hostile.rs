@@ -136,11 +136,6 @@ fn a_member_that_breaks_the_protocol_is_named_and_the_others_go_on() {
             piece(nobody, b"ha"),
             "does not exist",
         ),
-        (
-            "more than fits its window",
-            piece(first(1 << 20), &vec![7; 1 << 20]).repeat(80),
-            "window",
-        ),
     ] {
         world(STEP, |bootstrap| match bootstrap.rank() {
             BAD => say(bootstrap, &words),

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 //! Several threads on one queue, at the same time or in turn.
 
-
 use mlx5_queue::{
     DataSegment, DataSegments, Flags, MemoryKey, Operation, Payload, QueueNumber, RemoteAddress,
     WorkRequest,
