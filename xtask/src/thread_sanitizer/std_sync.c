@@ -119,6 +119,9 @@ void AnnotateIgnoreReadsEnd(const char *file, int line);
 void AnnotateIgnoreWritesBegin(const char *file, int line);
 void AnnotateIgnoreWritesEnd(const char *file, int line);
 
+// Not there in programs with a harness of their own.
+Word real_test_main(WORDS) __attribute__((weak));
+
 FUNCTION(test_main, TEST_MAIN) {
   AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
   AnnotateIgnoreWritesBegin(__FILE__, __LINE__);

@@ -49,6 +49,7 @@ fn planted(test: &str) -> bool {
 struct Handed {
     word: UnsafeCell<u64>,
     there: AtomicBool,
+    taken: AtomicBool,
 }
 
 // SAFETY: who finds `there` set reads the word, which is written before that; in the child that
@@ -60,6 +61,10 @@ impl Handed {
         // SAFETY: the other thread reads it when the flag is set.
         unsafe { *self.word.get() = 7 };
         self.there.store(true, order);
+        // What a thread that has ended did is soon forgotten.
+        while !self.taken.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
     }
 
     fn take(&self) -> u64 {
@@ -67,7 +72,9 @@ impl Handed {
             std::thread::yield_now();
         }
         // SAFETY: it was written before the flag was set.
-        unsafe { *self.word.get() }
+        let seen = unsafe { *self.word.get() };
+        self.taken.store(true, Ordering::Relaxed);
+        seen
     }
 }
 
@@ -76,6 +83,7 @@ fn hand_over(order: Ordering) -> Outcome {
     let handed = Handed {
         word: UnsafeCell::new(0),
         there: AtomicBool::new(false),
+        taken: AtomicBool::new(false),
     };
     let seen = std::thread::scope(|scope| {
         scope.spawn(|| handed.give(order));

@@ -334,7 +334,7 @@ fn publish(kernels: &Kernels, seed: Option<u64>) -> Outcome {
     running
         .and_then(|running| running.join(DEADLINE))
         .map_err(|error| error.to_string())?;
-    equal("datum", seen.get(0), 7)
+    equal("datum, plus one", seen.get(0), 8)
 }
 
 /// What is stored before a signal is there behind the wait.

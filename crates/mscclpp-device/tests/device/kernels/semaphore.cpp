@@ -42,7 +42,9 @@ MSCCLPP_KERNEL(semaphore_poll, PollArgs) {
   args.wins[threadIdx.x] = wins;
 }
 
-// Two blocks of one thread: block 0 consumes what block 1 signals after it stored a datum.
+// Two blocks of one thread: block 0 consumes what block 1 signals after it stored a datum, and keeps
+// what it saw, plus one. Block 1 stays until then: ThreadSanitizer soon forgets what a thread that has
+// ended did.
 struct PublishArgs {
   Host2DeviceSemaphoreDeviceHandle semaphore;
   uint64_t* datum;
@@ -52,9 +54,11 @@ struct PublishArgs {
 MSCCLPP_KERNEL(semaphore_publish, PublishArgs) {
   if (blockIdx.x == 0) {
     args.semaphore.wait();
-    *args.seen = loadData(args.datum);
+    memory::store<scopeSystem>(args.seen, loadData(args.datum) + 1, memoryOrderRelaxed);
   } else {
     storeData(args.datum, 7);
     atomicFetchAdd<uint64_t, scopeSystem>(args.semaphore.inboundToken, 1, memoryOrderRelease);
+    const auto seen = [&] { return memory::load<scopeSystem>(args.seen, memoryOrderRelaxed) != 0; };
+    (void)detail::waitUntil(seen, nullptr, nullptr, -1);
   }
 }
