@@ -17,8 +17,8 @@ pub(super) enum Shown {
     Named,
 }
 
-/// Flags of programs that are not asked for theirs: rustc, and cargo in other places.
-const OTHER_FLAGS: [&str; 3] = ["--cfg", "--edition", "--fix"];
+/// Flags of programs that are not asked for theirs: rustc, cargo in other places, examples.
+const OTHER_FLAGS: [&str; 4] = ["--cfg", "--edition", "--fix", "--gpu"];
 /// Cargo's subcommands that are taken as they are.
 const OTHER_CARGO: [&str; 8] = [
     "fmt", "package", "metadata", "update", "tree", "deny", "machete", "install",
