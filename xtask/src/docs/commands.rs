@@ -4,7 +4,7 @@
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
 
-use super::facts::{Facts, TestFunction};
+use super::facts::{Facts, TestFunction, parts};
 use super::shell;
 use crate::cli::Cli;
 
@@ -17,8 +17,8 @@ pub(super) enum Shown {
     Named,
 }
 
-/// Flags of programs that are not asked for theirs: rustc, and cargo in other places.
-const OTHER_FLAGS: [&str; 3] = ["--cfg", "--edition", "--fix"];
+/// Flags of programs that are not asked for theirs: rustc, cargo in other places, examples.
+const OTHER_FLAGS: [&str; 4] = ["--cfg", "--edition", "--fix", "--gpu"];
 /// Cargo's subcommands that are taken as they are.
 const OTHER_CARGO: [&str; 8] = [
     "fmt", "package", "metadata", "update", "tree", "deny", "machete", "install",
@@ -91,7 +91,7 @@ impl<'a> Checker<'a> {
         }
         // A name of so many words is that of a test.
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        if first.matches('_').count() >= 4 && first.chars().all(is_name) {
+        if parts(first) >= 5 && first.chars().all(is_name) {
             let found = self
                 .facts
                 .tests

@@ -131,12 +131,12 @@ impl Facts {
             }
         }
         let module = module(&inside);
-        let functions = test_functions(&text).into_iter();
+        let functions = test_functions(&inside, &text).into_iter();
         self.tests.extend(functions.map(|(inner, name)| {
             TestFunction {
                 package: package.name.clone(),
                 file: inside.clone(),
-                path: [module.as_str(), inner, name]
+                path: [module.as_str(), inner, name.as_str()]
                     .into_iter()
                     .filter(|part| !part.is_empty())
                     .collect::<Vec<_>>()
@@ -198,22 +198,50 @@ fn module(file: &str) -> String {
     parts.collect::<Vec<_>>().join("::")
 }
 
-/// Tests in a file, each with "tests" if it is behind a module of that name.
-fn test_functions(text: &str) -> Vec<(&str, &str)> {
+/// Tests in a file, each with "tests" if it is behind a module of that name. In a directory of tests
+/// also those that a macro or another harness is told of: names on lines of their own, or in quotes.
+fn test_functions(file: &str, text: &str) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let (mut inner, mut is_test) = ("", false);
-    for line in text.lines().map(str::trim_start) {
-        if line.starts_with("#[test]") {
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
             is_test = true;
         } else if line.starts_with("mod tests {") {
             inner = "tests";
-        } else if let Some(name) = line.strip_prefix("fn ").filter(|_| is_test) {
-            let end = name.find(|c: char| !(c.is_alphanumeric() || c == '_'));
-            found.push((inner, &name[..end.unwrap_or(name.len())]));
+        } else if let Some(name) = function(line).filter(|_| is_test) {
+            found.push((inner, name.to_owned()));
             is_test = false;
+        } else if file.starts_with("tests/") && !line.starts_with("//") {
+            let quoted = line.split('"').skip(1).step_by(2);
+            let names = quoted.chain([line.trim_end_matches(',')]);
+            found.extend(
+                names
+                    .filter(|name| is_name(name))
+                    .map(|name| ("", name.to_owned())),
+            );
         }
     }
     found
+}
+
+fn function(line: &str) -> Option<&str> {
+    let name = line
+        .strip_prefix("async ")
+        .unwrap_or(line)
+        .strip_prefix("fn ")?;
+    let end = name.find(|c: char| !(c.is_alphanumeric() || c == '_'));
+    Some(&name[..end.unwrap_or(name.len())])
+}
+
+/// Whether a word is one of several in small letters, as names of tests are.
+fn is_name(word: &str) -> bool {
+    let small = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    word.chars().all(small) && parts(word) >= 3
+}
+
+/// How many words a name is made of.
+pub(super) fn parts(name: &str) -> usize {
+    name.split('_').filter(|part| !part.is_empty()).count()
 }
 
 #[cfg(test)]
@@ -223,7 +251,15 @@ mod tests {
     #[test]
     fn tests_are_found_in_source() {
         let text = "#[test]\nfn a() {}\nfn no() {}\nmod tests {\n    #[test]\n    #[ignore]\n    fn b() {}\n}\n";
-        assert_eq!(test_functions(text), [("", "a"), ("tests", "b")]);
+        let named = |list: [(&'static str, &str); 2]| list.map(|(at, name)| (at, name.to_owned()));
+        assert_eq!(
+            test_functions("src/lib.rs", text),
+            named([("", "a"), ("tests", "b")])
+        );
+        let text = "both! {\n    by_a_macro,\n}\nrun(\"by_a_harness\");\n// by_no_one\n";
+        let told = named([("", "by_a_macro"), ("", "by_a_harness")]);
+        assert_eq!(test_functions("tests/all.rs", text), told);
+        assert_eq!(test_functions("src/lib.rs", text), []);
         assert_eq!(module("src/ib/port.rs"), "ib::port");
         assert_eq!(module("tests/ranks/main.rs"), "ranks");
         assert_eq!(module("src/lib.rs"), "");
