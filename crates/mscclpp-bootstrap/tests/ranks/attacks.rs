@@ -131,7 +131,8 @@ fn a_recorded_proof_opens_nothing<W: Way>() {
 /// Who gives the acceptor back what it said, its challenge or a verdict, as a proof.
 fn an_acceptors_own_words_open_nothing<W: Way>() {
     let door = Door::<W>::new();
-    let cuts: [fn(&[u8]) -> Vec<u8>; 3] = [
+    type Cut = fn(&[u8]) -> Vec<u8>;
+    let cuts: [Cut; 3] = [
         |challenge| challenge[..PROOF].to_vec(),
         |challenge| challenge[CHALLENGE - PROOF..].to_vec(),
         |_| vec![0; PROOF],

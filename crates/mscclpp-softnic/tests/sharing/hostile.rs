@@ -141,7 +141,7 @@ impl Peer {
     }
 
     /// The device closes its end.
-    fn is_dropped(mut self) {
+    fn expect_hang_up(mut self) {
         if let Err(error) = self.stream.read_to_end(&mut Vec::new()) {
             // What it has not read makes a reset of it.
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
@@ -180,7 +180,8 @@ fn nothing_is_fetched_from_where_the_peer_has_lent_nothing() {
     // Beside its own, and registered memory of the device itself: its keys are
     // no keys of the peer's.
     let own = |end: &End| (end.registration.key().get(), end.buffer.address());
-    let cases: [&dyn Fn(&End) -> (u32, u64); 7] = [
+    type Piece<'a> = &'a dyn Fn(&End) -> (u32, u64);
+    let cases: [Piece<'_>; 7] = [
         &|_| (5, 0xffff),
         &|_| (5, 0x10001),
         &|_| (5, 0x11000),
@@ -242,7 +243,8 @@ fn offers_that_cannot_be_mapped_are_declined() {
 
 #[test]
 fn notices_out_of_step_end_the_link() {
-    let said: [&dyn Fn(&mut Peer, &SharedBuffer); 8] = [
+    type Said<'a> = &'a dyn Fn(&mut Peer, &SharedBuffer);
+    let said: [Said<'_>; 8] = [
         &|peer, _| peer.say(&notice(TAKEN, 9)),
         &|peer, _| peer.say(&notice(DECLINED, 9)),
         &|peer, _| peer.say(&notice(RELEASED, 9)),
@@ -273,7 +275,7 @@ fn notices_out_of_step_end_the_link() {
         let (end, buffer) = (end(), SharedBuffer::new(8192));
         let mut peer = lending(&end, &buffer);
         say(&mut peer, &buffer);
-        peer.is_dropped();
+        peer.expect_hang_up();
         wait_for("the end of the mapping", || {
             (end.memory.mapped() == 0).then_some(())
         });
