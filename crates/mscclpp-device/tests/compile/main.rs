@@ -76,7 +76,8 @@ fn signatures(compiler: &str, define: Option<&str>) -> Result<(), Failed> {
 
 /// Parts of another header, not to be included by themselves.
 fn is_part(name: &str) -> bool {
-    name.ends_with("memory_cuda.hpp") || name.ends_with("memory_host.hpp")
+    let parts = ["memory_cuda.hpp", "memory_host.hpp", "fence_sanitizer.hpp"];
+    parts.iter().any(|part| name.ends_with(part))
 }
 
 fn each_header(compiler: &str) -> Result<(), Failed> {
