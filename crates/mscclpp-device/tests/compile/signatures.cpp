@@ -77,7 +77,7 @@ FIELD(ProxyTrigger, snd, uint64_t);
 
 // --- FIFO.
 METHOD(FifoDeviceHandle, push, uint64_t, ProxyTrigger, int64_t);
-METHOD(FifoDeviceHandle, post, Status, ProxyTrigger, uint64_t&, int64_t);
+METHOD(FifoDeviceHandle, post, Status, ProxyTrigger, uint64_t&, int64_t, const StatusWord*);
 METHOD(FifoDeviceHandle, poll, bool, uint64_t);
 METHOD(FifoDeviceHandle, sync, Status, uint64_t, int64_t);
 FIELD(FifoDeviceHandle, triggers, ProxyTrigger*);
