@@ -247,15 +247,17 @@ pub(crate) fn status_is_looked_at_seldom(kernels: &Kernels) -> Outcome {
     for _ in 0..30 {
         let semaphore = TestSemaphore::new();
         let word = semaphore.status.address() as usize;
-        let looks = Arc::new(Mutex::new((None, None, 0)));
+        let looks = Arc::new(Mutex::new((None, 0, None)));
         let log = looks.clone();
         let trace = Trace::observed(move |event| {
             let now = Instant::now();
-            let (first, last, count) = &mut *log.lock().unwrap();
-            first.get_or_insert(now);
+            let (first, count, early) = &mut *log.lock().unwrap();
+            let took = now - *first.get_or_insert(now);
             if matches!(event.access, Access::Load { address, .. } if address == word) {
-                *last = Some(now);
                 *count += 1;
+                if took < Duration::from_micros(10) * *count {
+                    early.get_or_insert((*count, took));
+                }
             }
         });
         // Few enough looks at the token that it does not begin to nap.
@@ -264,12 +266,13 @@ pub(crate) fn status_is_looked_at_seldom(kernels: &Kernels) -> Outcome {
             wait_traced(kernels, &semaphore, 250, &trace)?,
             Status::Timeout as u64,
         )?;
-        if let (Some(first), Some(last), count) = *looks.lock().map_err(|e| e.to_string())? {
-            let least = Duration::from_micros(10) * count;
-            let took = last - first;
-            ensure(took >= least, || format!("{count} looks in {took:?}"))?;
-            seen += count;
+        let (_, count, early) = *looks.lock().map_err(|error| error.to_string())?;
+        if let Some((count, took)) = early {
+            return Err(format!(
+                "look {count} comes {took:?} after the first access"
+            ));
         }
+        seen += count;
     }
     ensure(seen > 0, || "no look at all".to_owned())
 }
