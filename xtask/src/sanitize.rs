@@ -85,8 +85,6 @@ impl Sanitizer {
         if self == Self::Thread {
             // The standard library, which is built without.
             flags += " -Cunsafe-allow-abi-mismatch=sanitizer";
-            // Nor is what it holds of generic code to be used.
-            flags += " -Zshare-generics=no";
             let file = thread_sanitizer::link_arguments(Path::new(&rustc), &host, &directory)?;
             flags += &format!(" -Clink-arg=@{}", file.display());
             cargo.env(

@@ -39,6 +39,10 @@ class Fences {
     if (!fenced_) return;
     void* const self = enter(before_);
     __tsan_release(const_cast<void*>(address));
+    // Half of a word that others load as a whole, such as the doorbell record: to ThreadSanitizer that
+    // is another address.
+    void* const whole = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(address) & ~uintptr_t{7});
+    if (whole != address) __tsan_release(whole);
     leave(self);
   }
 
