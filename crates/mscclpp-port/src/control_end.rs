@@ -176,6 +176,7 @@ impl ControlEnd {
     }
 
     /// What has come from the other end, if it ends the connection.
+    #[cfg(any(feature = "cuda", feature = "ib"))]
     pub(crate) fn received(&self) -> Option<Error> {
         self.meaning(self.control.get()?.receive())
     }

@@ -273,7 +273,6 @@ mod communicator;
 mod connection;
 mod context;
 mod control;
-#[cfg(any(feature = "cuda", feature = "ib"))]
 mod control_end;
 mod cuda_ipc;
 mod device;
