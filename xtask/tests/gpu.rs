@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
@@ -41,6 +42,10 @@ fn script(path: &Path, text: &str) {
 
 /// Runs a packed directory; what it printed, and what is in `run.json`.
 fn run(suite: &str, args: &[&str]) -> (Output, String, Value, tempfile::TempDir) {
+    /// A program that is being written cannot be started, and a process that another test starts
+    /// meanwhile keeps it open for writing.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let packed = tempfile::tempdir().unwrap();
     let at = |name: &str| packed.path().join(name);
     fs::copy(env!("CARGO_BIN_EXE_xtask"), at("xtask")).unwrap();
