@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::harness::threads;
 
 /// How long threads that have nothing to do any more may take to end.
-const SETTLES: Duration = Duration::from_secs(10);
+const SETTLES: Duration = Duration::from_secs(3);
 
 /// Files of the driver of GPUs, which opens and maps more of them as it needs and keeps them.
 const DRIVERS: &str = "/dev/nvidia";
