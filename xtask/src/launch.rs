@@ -133,7 +133,7 @@ impl Rendezvous {
     /// When the directory or the secret cannot be made.
     pub fn create() -> io::Result<Self> {
         let directory = tempfile::Builder::new()
-            .prefix("mscclpp-")
+            .prefix("mscclpp-launch-")
             .permissions(Permissions::from_mode(0o700))
             .tempdir()?;
         let rendezvous = Self { directory };

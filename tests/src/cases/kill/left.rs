@@ -11,6 +11,8 @@ use crate::harness::threads;
 /// How long threads that have nothing to do any more may take to end.
 const SETTLES: Duration = Duration::from_secs(3);
 
+/// How the names of a launcher's directories begin.
+const LAUNCHER: &str = "mscclpp-launch-";
 /// Files of the driver of GPUs, which opens and maps more of them as it needs and keeps them.
 const DRIVERS: &str = "/dev/nvidia";
 
@@ -58,12 +60,14 @@ impl Left {
         Self(all)
     }
 
-    /// Shared memory and temporary files of this machine that this project's names are on.
+    /// Shared memory and temporary files of this machine that this project's names are on, but for
+    /// those of launchers: other jobs may start and end meanwhile, and these jobs have none.
     pub(super) fn of_machine() -> Self {
         let mut all = BTreeMap::new();
         for directory in ["/dev/shm", "/tmp", "/run"] {
             for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-                if entry.file_name().to_string_lossy().contains("mscclpp") {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if name.contains("mscclpp") && !name.starts_with(LAUNCHER) {
                     all.insert(entry.path().display().to_string(), 1);
                 }
             }
@@ -101,5 +105,15 @@ mod tests {
                 .contains("descriptor socket:")
         );
         drop(socket);
+    }
+
+    #[test]
+    fn a_launchers_directory_is_not_the_jobs() {
+        let before = Left::of_machine();
+        let directory = |prefix: &str| tempfile::Builder::new().prefix(prefix).tempdir_in("/tmp");
+        let (launchers, other) = (directory(LAUNCHER).unwrap(), directory("mscclpp-").unwrap());
+        let left = before.since(Left::of_machine);
+        assert!(left.contains(other.path().to_str().unwrap()), "{left}");
+        assert!(!left.contains(launchers.path().to_str().unwrap()), "{left}");
     }
 }
