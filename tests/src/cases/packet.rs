@@ -27,7 +27,7 @@ pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
         )
         .perf()
         .ranks(2, 2)
-        .seconds(300);
+        .seconds(120);
 }
 
 /// A kernel over connection `index` whose buffers hold so many words.
@@ -70,7 +70,7 @@ fn correct(context: &Context, backend: &'static Backend) -> TestResult {
 
 fn perf(context: &Context, backend: &'static Backend) -> TestResult {
     let fixture = Fixture::with(context, backend, &Setup::default())?;
-    let iterations = context.profile().pick(1000, 40_000);
+    let iterations = context.profile().pick(4000, 40_000);
     let first = PacketPingPong {
         iterations,
         check: false,
