@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! Environment variables, read once when first needed. What is set is logged at level INFO; what
-//! cannot be used is logged as a warning, and the default holds.
+//! cannot be used is logged as a warning, and the default holds; with a GID index or a libibverbs that
+//! cannot be used, what needs it fails.
 //!
 //! | variable | default | meaning |
 //! |---|---|---|
