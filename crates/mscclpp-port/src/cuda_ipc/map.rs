@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 //! A GPU's memory in several processes: sharing it, and mapping what others share.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use mscclpp_bootstrap::{Deadline, JobKey, host};
 use mscclpp_device::cuda::{CudaError, Export, Gpu, ImportedMemory};
 
+use super::open_once::{OpenOnce, Opened};
 use super::server::{self, ExportServer};
 use crate::context::{Context, ContextId};
 use crate::device::Device;
@@ -42,7 +43,7 @@ impl Sharing {
 static SHARING: Mutex<Option<HashMap<ContextId, Weak<RegistrationTable>>>> = Mutex::new(None);
 
 /// Memory that was opened by the driver's own handles, of which each may be open once.
-static OPENED: Mutex<BTreeMap<[[u8; 32]; 2], Weak<ImportedMemory>>> = Mutex::new(BTreeMap::new());
+static OPENED: OpenOnce<ImportedMemory> = OpenOnce::new();
 
 impl Context {
     /// Shares `len` bytes at `offset` of a GPU's memory with processes of this host: what to tell
@@ -200,22 +201,17 @@ pub(crate) fn open_legacy(
     gpu: &Gpu,
     halves: &[[u8; 32]; 2],
     end: u64,
-) -> Result<Arc<ImportedMemory>, CudaError> {
-    let mut opened = lock(&OPENED);
-    if let Some(memory) = opened.get(halves).and_then(Weak::upgrade) {
-        return if end <= memory.len() {
-            Ok(memory)
-        } else {
-            let what = "a range inside the exported allocation";
-            Err(CudaError::Size { what, bytes: end })
-        };
+) -> Result<Arc<Opened<ImportedMemory>>, CudaError> {
+    let memory = OPENED.open(halves, || {
+        let mut handle = [0; 64];
+        handle[..32].copy_from_slice(&halves[0]);
+        handle[32..].copy_from_slice(&halves[1]);
+        let export = Export::Legacy { handle, offset: 0 };
+        ImportedMemory::open(gpu, export, end)
+    })?;
+    if end > memory.len() {
+        let what = "a range inside the exported allocation";
+        return Err(CudaError::Size { what, bytes: end });
     }
-    let mut handle = [0; 64];
-    handle[..32].copy_from_slice(&halves[0]);
-    handle[32..].copy_from_slice(&halves[1]);
-    let export = Export::Legacy { handle, offset: 0 };
-    let memory = Arc::new(ImportedMemory::open(gpu, export, end)?);
-    opened.retain(|_, memory| memory.strong_count() > 0);
-    opened.insert(*halves, Arc::downgrade(&memory));
-    Ok(memory)
+    Ok(Arc::new(memory))
 }

@@ -28,6 +28,7 @@ mod descriptor;
 mod end;
 #[cfg(feature = "cuda")]
 mod map;
+mod open_once;
 #[cfg(feature = "cuda")]
 mod server;
 #[cfg(all(test, feature = "cuda", not(loom)))]

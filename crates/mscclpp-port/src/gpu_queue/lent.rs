@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::buffer::Buffer;
 use crate::cuda_ipc::{ProcessId, open_legacy, process_id};
 use crate::error::Error;
+use crate::gpu::Keep;
 use crate::message;
 
 const WHAT: &str = "a GPU's memory for another NIC";
@@ -78,7 +79,7 @@ pub(super) fn import(
 ) -> Result<Imported, MemoryFault> {
     let record = decode(description, length)?;
     let offset = record.offset;
-    let (address, owner): (u64, Arc<ImportedMemory>) = match (record.handle, descriptor) {
+    let (address, owner): (u64, Keep) = match (record.handle, descriptor) {
         (Handle::Descriptor { block }, Some(descriptor)) => {
             let fd = descriptor.try_clone_to_owned();
             let fd = fd.map_err(|error| MemoryFault(error.to_string()))?;
