@@ -89,7 +89,8 @@ impl Live {
             wish: Wish {
                 port: None,
                 gid_index: env().gid_index,
-                ipv6: std::env::var("MSCCLPP_SOCKET_FAMILY").is_ok_and(|it| it == "AF_INET6"),
+                // As a context's connections decide it.
+                ipv6: mscclpp_bootstrap::interface::choose(None).is_ok_and(|ip| ip.is_ipv6()),
             },
             named: env().hca_devices.clone(),
         }
