@@ -198,12 +198,17 @@ impl ControlEnd {
                 self.peer_down("it has closed the connection")
             }
             Arrived::Message(Message::Failed(reason)) => Error::PeerFailed { rank, reason },
-            Arrived::Message(Message::Refused) => Error::PeerFailed {
-                rank,
-                reason: "it refused a request".into(),
-            },
+            Arrived::Message(Message::Refused) => self.refused(),
             Arrived::Message(_) => self.peer_down("it broke the protocol of the control stream"),
         })
+    }
+
+    /// The other end's NIC has refused a request of this one.
+    pub(crate) fn refused(&self) -> Error {
+        Error::PeerFailed {
+            rank: self.rank,
+            reason: "it refused a request".into(),
+        }
     }
 
     /// What becomes readable when the other end has something to say, until this end has ended.

@@ -122,10 +122,6 @@ impl QueueEnd {
         self.ended.load(SeqCst)
     }
 
-    fn refused_by_peer(&self) -> Option<Error> {
-        self.control.meaning(Arrived::Message(Message::Refused))
-    }
-
     fn failure(&self) -> Option<Error> {
         let fault = self.queue.fault();
         if let Some(fault) = fault.filter(|fault| *fault != QueueFault::Refusal) {
@@ -138,11 +134,11 @@ impl QueueEnd {
                 refused.get_or_insert_with(Instant::now);
             } else if let Some(error) = self.control.meaning(arrived) {
                 // What came before it says more.
-                return refused.and_then(|_| self.refused_by_peer()).or(Some(error));
+                return Some(refused.map_or(error, |_| self.control.refused()));
             }
         }
         if refused.is_some_and(|at| at.elapsed() > OWN_ERROR_WITHIN) {
-            return self.refused_by_peer();
+            return Some(self.control.refused());
         }
         if let Some(fault) = fault {
             return Some(self.error_of(fault));
