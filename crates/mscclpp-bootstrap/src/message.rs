@@ -97,10 +97,12 @@ fn lengths_fit(mut rest: &[u8]) -> bool {
             0xc5 | 0xda => (None, number::<2>(after)),
             0xc6 | 0xdb => (None, number::<4>(after)),
             0xcc | 0xd0 => (None, bytes(1)),
-            0xcd | 0xd1 | 0xd4 => (None, bytes(2)),
+            0xcd | 0xd1 => (None, bytes(2)),
             0xce | 0xd2 | 0xca => (None, bytes(4)),
             0xcf | 0xd3 | 0xcb => (None, bytes(8)),
-            // Neither lists nor texts, or nothing that a record has.
+            // Extensions, which no record has.
+            0xc7..=0xc9 | 0xd4..=0xd8 => return false,
+            // What is one byte long.
             _ => (None, bytes(0)),
         };
         rest = match (entries, skipped) {

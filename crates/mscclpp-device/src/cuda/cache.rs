@@ -79,9 +79,10 @@ fn is_ours(directory: &Path) -> bool {
     ours
 }
 
-/// Where the file is until it is whole.
+/// Where the file is until it is whole: a place of this thread's own.
 fn draft(path: &Path) -> PathBuf {
-    path.with_extension(format!("draft-{}", std::process::id()))
+    let (process, thread) = (std::process::id(), std::thread::current().id());
+    path.with_extension(format!("draft-{process}-{thread:?}"))
 }
 
 /// Beside its place first: others see all of it or nothing.
@@ -95,7 +96,7 @@ fn write(path: &Path, code: &[u8]) -> std::io::Result<()> {
         return Err(std::io::ErrorKind::PermissionDenied.into());
     }
     let draft = draft(path);
-    // What an earlier process of this number has left.
+    // What an earlier process of this number has left in it.
     let _ = std::fs::remove_file(&draft);
     let mut file = OpenOptions::new()
         .write(true)
