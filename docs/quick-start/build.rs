@@ -3,15 +3,16 @@
 
 fn main() {
     // Set by mscclpp-device for crates that depend on it directly.
-    let include = std::env::var_os("DEP_MSCCLPP_DEVICE_INCLUDE").expect("mscclpp-device tells");
+    let include = std::env::var("DEP_MSCCLPP_DEVICE_INCLUDE").expect("mscclpp-device tells it");
     println!("cargo::rerun-if-changed=kernels.cpp");
+    println!("cargo::rerun-if-changed={include}");
     cc::Build::new()
         .cpp(true)
         .std("c++17")
         .opt_level(2)
         .flag("-fno-exceptions")
         .cpp_link_stdlib(None)
-        .include(include)
+        .include(&include)
         .file("kernels.cpp")
         .compile("kernels");
 }

@@ -27,7 +27,7 @@ pub struct SoakArgs {
     #[arg(short = 'n', long = "ranks", default_value = "4", value_name = "N", value_parser = ranks)]
     ranks: usize,
     /// How long
-    #[arg(long, value_name = "MINUTES", default_value = "30", value_parser = seconds)]
+    #[arg(long, value_name = "MINUTES", default_value = "30", value_parser = minutes)]
     minutes: Duration,
     /// The same in seconds, for a short look
     #[arg(long, value_name = "SECONDS", conflicts_with = "minutes", value_parser = seconds)]
@@ -43,6 +43,16 @@ pub struct SoakArgs {
     plant_leak: Option<String>,
 }
 
+fn minutes(text: &str) -> Result<Duration, String> {
+    /// A million seconds, which is as long as the program goes on.
+    const MOST: u64 = 1_000_000 / 60;
+    let number: u64 = text.parse().map_err(|_| "not a number of minutes")?;
+    if !(1..=MOST).contains(&number) {
+        return Err(format!("between 1 and {MOST} minutes"));
+    }
+    Ok(Duration::from_secs(number * 60))
+}
+
 impl SoakArgs {
     /// Builds and runs it.
     ///
@@ -50,8 +60,7 @@ impl SoakArgs {
     ///
     /// When it cannot be built, a rank fails, or something grows.
     pub fn run(self, interrupt: &Interrupt) -> Result<()> {
-        // Both were parsed as seconds.
-        let time = self.seconds.unwrap_or(self.minutes * 60);
+        let time = self.seconds.unwrap_or(self.minutes);
         let workspace = Workspace::load()?;
         let build = ["build", "--release", "--package", SUITE, "--bin", "soak"];
         let program = Workspace::build(workspace.cargo(), &build, interrupt)?;

@@ -314,4 +314,14 @@ mod tests {
         }
         assert_eq!(examples.len(), 7);
     }
+
+    /// Who copies one example has all of it; so these are copies, and must not drift apart.
+    #[test]
+    fn kernels_are_built_by_one_recipe() {
+        let root = Workspace::load().unwrap().root.join("examples");
+        let recipe = |example: &str| std::fs::read(root.join(example).join("build.rs")).unwrap();
+        for example in ["03-sparse-ring", "04-all-gather", "05-expert-parallel"] {
+            assert_eq!(recipe(example), recipe("02-ping-pong"), "{example}");
+        }
+    }
 }

@@ -65,6 +65,11 @@ pub(super) fn targets(
     for package in PACKAGES {
         command.args(["--package", package]);
     }
+    let others: Vec<&str> = (workspace.packages.iter())
+        .map(|package| package.name.as_str())
+        .filter(|name| !PACKAGES.contains(name))
+        .collect();
+    command.args(workspace.test_features(&others));
     let mut programs = Vec::new();
     let ending = run(command, None, interrupt, &mut |line| {
         if line.stream == Stream::Err {
