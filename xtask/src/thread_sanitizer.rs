@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! ThreadSanitizer with a standard library that is not built with it: see
-//! `thread_sanitizer/std_sync.c`.
+//! `thread_sanitizer/std_sync.c`. Building the library with it (`-Zbuild-std`) would need its
+//! sources, which no stable toolchain has unless they are asked for; this needs nothing more.
 
 use std::fs;
 use std::path::{Path, PathBuf};

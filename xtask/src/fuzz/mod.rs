@@ -4,7 +4,8 @@
 //! A target is a test of a library whose name begins with `fuzz_` and that gives its bytes to a
 //! decoder through bolero. Built as here, bolero hands the test to libFuzzer, whose sources it
 //! brings; what tells libFuzzer of coverage is an LLVM pass that every rustc has. So stable Rust
-//! and a C++ compiler are all that it takes.
+//! and a C++ compiler are all that it takes, where `cargo bolero` would have to be installed by hand
+//! and runs one target at a time.
 
 mod build;
 mod target;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Fences for ThreadSanitizer, which models the order of accesses but no fences. Included by
 // memory_host.hpp in builds with -fsanitize=thread; the NIC in software and the host are threads
-// like any other there. Scopes are not told apart: for those there is weak memory.
+// like any other there. Scopes are not told apart, and a compare-exchange counts as a store before
+// it is known whether it stores: for both there is weak memory.
 //
 // By the rules of C++ a relaxed store behind a releasing fence tells what was before the fence, and
 // an acquiring fence takes over what relaxed loads before it have seen. So each thread has two
