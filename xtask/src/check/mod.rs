@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-//! `cargo xtask check`: format, lints, documentation, and the rules for files.
+//! `cargo xtask check`: format, lints, documentation, and the rules for files
+//! and dependencies.
 
+pub mod dependencies;
 pub mod files;
 pub mod third_party;
 
@@ -82,6 +84,13 @@ pub fn check(interrupt: &Interrupt) -> Result<()> {
         note(name, started, cargo(command, interrupt));
         if let Some(signal) = interrupt.signal() {
             bail!("stopped by signal {signal}");
+        }
+    }
+    for program in dependencies::PROGRAMS {
+        let started = Instant::now();
+        match program.command(&workspace) {
+            Ok(command) => note(program.name, started, cargo(command, interrupt)),
+            Err(reason) => println!("SKIP {}: {reason}", program.name),
         }
     }
     if failed.is_empty() {
