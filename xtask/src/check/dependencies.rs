@@ -35,15 +35,20 @@ impl Program {
     /// When it is not installed: how to install it.
     pub fn command(&self, workspace: &Workspace) -> Result<Command, String> {
         let Self { name, arguments } = self;
-        let mut asked = workspace.cargo();
-        let there = asked.args([name, "--version"]).output();
+        let cargo = || {
+            let mut cargo = workspace.cargo();
+            // With it, cargo-machete takes itself for a program that is being tested.
+            cargo.env_remove("CARGO_PKG_NAME").arg(name);
+            cargo
+        };
+        let there = cargo().arg("--version").output();
         if !there.is_ok_and(|output| output.status.success()) {
             return Err(format!(
                 "not installed; `cargo install --locked cargo-{name}` does that"
             ));
         }
-        let mut command = workspace.cargo();
-        command.arg(name).args(*arguments);
+        let mut command = cargo();
+        command.args(*arguments);
         Ok(command)
     }
 }
