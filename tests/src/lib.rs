@@ -13,6 +13,7 @@ pub mod cases;
 pub mod fixture;
 pub mod harness;
 pub mod kernels;
+pub mod log;
 pub mod pair;
 pub mod scale;
 pub mod soak;

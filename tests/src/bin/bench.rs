@@ -11,14 +11,11 @@ use mscclpp_bootstrap::{Bootstrap as _, Deadline, TcpBootstrap, launcher};
 use mscclpp_conformance::bench::{LIMIT, Options, posting, run, table, write_json};
 use mscclpp_conformance::cases;
 use mscclpp_conformance::harness::{Context, Profile};
-use tracing_subscriber::EnvFilter;
+use mscclpp_conformance::log;
+use tracing_subscriber::filter::LevelFilter;
 
 fn main() -> ExitCode {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
+    log::init(LevelFilter::WARN);
     let options = Options::parse();
     if let Some(part) = &options.child {
         return cases::play(part);

@@ -11,17 +11,14 @@ use mscclpp_bootstrap::{BootstrapError, TcpBootstrap, launcher};
 use mscclpp_conformance::backend::Executor;
 use mscclpp_conformance::cases;
 use mscclpp_conformance::harness::{Control, Options, run, selected};
-use tracing_subscriber::EnvFilter;
+use mscclpp_conformance::log;
+use tracing_subscriber::filter::LevelFilter;
 
 /// How long ranks may take to find each other.
 const MEET: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("error"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
+    log::init(LevelFilter::ERROR);
     let options = Options::parse();
     if let Some(part) = &options.child {
         return cases::play(part);

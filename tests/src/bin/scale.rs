@@ -4,15 +4,12 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use mscclpp_conformance::log;
 use mscclpp_conformance::scale::{Options, Row, processes, threads};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 fn main() -> ExitCode {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
+    log::init(LevelFilter::WARN);
     match measure(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

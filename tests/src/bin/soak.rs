@@ -4,15 +4,12 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use mscclpp_conformance::log;
 use mscclpp_conformance::soak::{Options, play, run};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 fn main() -> ExitCode {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("error"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
+    log::init(LevelFilter::ERROR);
     let options = Options::parse();
     let well = match &options.child {
         Some(part) => play(part).map(|()| true),

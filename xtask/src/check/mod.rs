@@ -68,6 +68,18 @@ pub fn check(interrupt: &Interrupt) -> Result<()> {
     clippy.args(["clippy", "--workspace", "--all-targets"]);
     clippy.args(workspace.test_features(&[]));
     clippy.args(["--", "-D", "warnings"]);
+    // As users choose them; the workspace's tests have nearly all.
+    let clippy_features = |features: &str| {
+        let mut clippy = workspace.cargo();
+        clippy.args([
+            "clippy",
+            "--package",
+            "mscclpp-port",
+            "--no-default-features",
+        ]);
+        clippy.args(["--features", features, "--", "-D", "warnings"]);
+        clippy
+    };
     let mut docs = workspace.cargo();
     docs.args(["doc", "--workspace", "--no-deps"]);
     docs.args(workspace.test_features(&[]));
@@ -78,6 +90,9 @@ pub fn check(interrupt: &Interrupt) -> Result<()> {
         ("fmt of the examples", fmt_examples),
         ("clippy", clippy),
         ("clippy of the examples", clippy_examples),
+        ("clippy without features", clippy_features("")),
+        ("clippy of ib alone", clippy_features("ib")),
+        ("clippy of cuda alone", clippy_features("cuda")),
         ("docs", docs),
     ] {
         let started = Instant::now();

@@ -28,6 +28,8 @@ mod descriptor;
 mod end;
 #[cfg(feature = "cuda")]
 mod map;
+// Its test needs no GPU.
+#[cfg(any(feature = "cuda", test))]
 mod open_once;
 #[cfg(feature = "cuda")]
 mod server;
