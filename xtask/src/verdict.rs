@@ -51,8 +51,8 @@ impl Verdicts {
         filter.is_none_or(|filter| name.contains(filter))
     }
 
-    /// Prints and counts one.
-    pub fn tell(&mut self, name: &str, verdict: Verdict) {
+    /// Counts one, and prints and returns its line.
+    pub fn tell(&mut self, name: &str, verdict: Verdict) -> String {
         let (word, text) = match verdict {
             Verdict::Passed(text) => {
                 self.tally.passed += 1;
@@ -72,7 +72,9 @@ impl Verdicts {
             }
         };
         let colon = if text.is_empty() { "" } else { ": " };
-        println!("{word} {name}{colon}{text}");
+        let line = format!("{word} {name}{colon}{text}");
+        println!("{line}");
+        line
     }
 
     fn must_run(&self, name: &str, reason: &str) -> bool {

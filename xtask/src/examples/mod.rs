@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{Message, MetadataCommand};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::launch::{Launch, LaunchError, Rendezvous, forget_outer_job, write_line};
 use crate::mpi::Mpi;
@@ -23,7 +23,7 @@ use crate::verdict::{Verdict, Verdicts};
 use crate::workspace::{Workspace, describe, run, run_merged};
 
 /// Where they are.
-pub(crate) const MANIFEST: &str = "examples/Cargo.toml";
+pub const MANIFEST: &str = "examples/Cargo.toml";
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -36,12 +36,15 @@ pub struct Examples {
 
 /// How an example is run, as its manifest says.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Metadata {
     ranks: usize,
     /// The arguments of each run.
     #[serde(default = "one_without_arguments")]
     runs: Vec<Vec<String>>,
+    /// Of those on a machine with a GPU for each rank.
+    #[serde(default)]
+    gpu_runs: Vec<Vec<String>>,
 }
 
 fn one_without_arguments() -> Vec<Vec<String>> {
@@ -56,6 +59,46 @@ struct Example {
     /// Its package's.
     package: String,
     metadata: Metadata,
+}
+
+/// One run of an example with a GPU for each rank.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct GpuRun {
+    /// Its package, and the program's name.
+    pub package: String,
+    /// How many there are, and GPUs that it needs.
+    pub ranks: usize,
+    /// Of the program.
+    pub args: Vec<String>,
+}
+
+impl GpuRun {
+    /// As a user would say it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let words: String = self.args.iter().map(|arg| format!(" {arg}")).collect();
+        format!("{}{words}", self.package)
+    }
+}
+
+/// Those of all examples.
+///
+/// # Errors
+///
+/// When cargo cannot list the examples.
+pub fn gpu_runs(workspace: &Workspace) -> Result<Vec<GpuRun>> {
+    let mut runs = Vec::new();
+    for Example {
+        package, metadata, ..
+    } in list(workspace)?
+    {
+        runs.extend(metadata.gpu_runs.into_iter().map(|args| GpuRun {
+            package: package.clone(),
+            ranks: metadata.ranks,
+            args,
+        }));
+    }
+    Ok(runs)
 }
 
 /// One run of an example, or a look at its help.
@@ -97,7 +140,9 @@ pub fn examples(options: &Examples, interrupt: &Interrupt) -> Result<Tally> {
                     verdicts.tell(&run.name, verdict);
                 }
             }
-            Err(error) => verdicts.tell("examples", Verdict::Failed(format!("{error:#}"))),
+            Err(error) => {
+                verdicts.tell("examples", Verdict::Failed(format!("{error:#}")));
+            }
         }
     }
     consumers::build(&workspace, &mut verdicts, interrupt)?;
@@ -197,13 +242,7 @@ impl Run<'_> {
             }
             What::Launcher(args) => {
                 let job = Launch::new(ranks, program).args(args).timeout(timeout);
-                match job.run(interrupt, &mut keep) {
-                    Ok(()) => None,
-                    Err(error @ (LaunchError::Rank { .. } | LaunchError::Deadline { .. })) => {
-                        Some(error.to_string())
-                    }
-                    Err(error) => return Err(error.into()),
-                }
+                return launched(job, ranks, interrupt);
             }
             What::Mpirun => {
                 let mpi = match Mpi::find(interrupt) {
@@ -223,6 +262,28 @@ impl Run<'_> {
         };
         Ok(judge(&self.what, ranks, &lines, problem))
     }
+}
+
+/// Runs the ranks of an example by the local launcher, and says how it went.
+///
+/// # Errors
+///
+/// When they cannot be started, or the user interrupts.
+pub fn launched(job: Launch, ranks: usize, interrupt: &Interrupt) -> Result<Verdict> {
+    let mut lines = Vec::new();
+    let ending = job.run(interrupt, &mut |line| {
+        let text = String::from_utf8_lossy(&line.bytes);
+        lines.push((line.index, text.into_owned()));
+        Ok(())
+    });
+    let problem = match ending {
+        Ok(()) => None,
+        Err(error @ (LaunchError::Rank { .. } | LaunchError::Deadline { .. })) => {
+            Some(error.to_string())
+        }
+        Err(error) => return Err(error.into()),
+    };
+    Ok(judge(&What::Launcher(&[]), ranks, &lines, problem))
 }
 
 /// How a command failed, if it did.

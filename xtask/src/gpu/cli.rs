@@ -15,7 +15,7 @@ use crate::test_mp::Profile;
 
 /// Build what a machine with GPUs and without Rust needs, into one directory
 ///
-/// The suite, the benchmark, the crates' tests for GPUs, and this program, to be copied there and run
+/// The suite, the benchmark, the crates' tests and examples for GPUs, and this program, to be copied there and run
 /// by its `gpu-run`. There, the driver and NVRTC have to be installed; kernels are compiled then.
 #[derive(Debug, Args)]
 pub struct GpuPackArgs {
@@ -24,12 +24,12 @@ pub struct GpuPackArgs {
     output: Option<PathBuf>,
 }
 
-/// On a machine with GPUs, run what `gpu-pack` made: tests, suite and benchmark
+/// On a machine with GPUs, run what `gpu-pack` made: tests, suite, examples and benchmark
 ///
 /// Run as `xtask gpu-run`, with the xtask of the packed directory; needs no cargo. The suite has two
-/// ranks, processes if there are two GPUs, else threads of one process. Writes run.json, tests.log,
-/// suite.log, bench.log, bench.json, post.json, upstream.log and tables.txt, as far as they were asked
-/// for.
+/// ranks, processes if there are two GPUs, else threads of one process; examples need a GPU for each
+/// rank. Writes doctor.txt, run.json, tests.log, suite.log, examples.log, bench.log, bench.json,
+/// post.json, upstream.log and tables.txt, as far as they were asked for.
 #[derive(Debug, Args)]
 pub struct GpuRunArgs {
     /// The directory for logs and tables

@@ -18,12 +18,16 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::examples::GpuRun;
+
 /// The file that says what is in a packed directory.
 pub const MANIFEST: &str = "manifest.json";
 /// Programs of a packed directory.
 pub const SUITE: &str = "conformance";
 /// As above.
 pub const BENCH: &str = "bench";
+/// As above.
+pub const DOCTOR: &str = "doctor";
 /// This program.
 pub const XTASK: &str = "xtask";
 
@@ -38,6 +42,8 @@ pub struct Manifest {
     pub built: String,
     /// Test programs that want a GPU.
     pub tests: Vec<String>,
+    /// Runs of examples, each by the program of its package.
+    pub examples: Vec<GpuRun>,
     /// Bytes of all programs.
     pub bytes: u64,
 }

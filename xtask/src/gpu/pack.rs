@@ -8,7 +8,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::machine::{now, output};
-use super::{BENCH, MANIFEST, Manifest, SUITE, XTASK};
+use super::{BENCH, DOCTOR, MANIFEST, Manifest, SUITE, XTASK};
+use crate::examples;
 use crate::launch::find_program;
 use crate::supervise::Interrupt;
 use crate::workspace::{SUITE as PACKAGE, Workspace};
@@ -31,7 +32,7 @@ pub fn pack(directory: Option<&Path>, interrupt: &Interrupt) -> Result<()> {
         None => workspace.target.join("gpu"),
     };
     let mut programs: Vec<(String, PathBuf)> = Vec::new();
-    for name in [SUITE, BENCH] {
+    for name in [SUITE, BENCH, DOCTOR] {
         let args = [
             "build",
             "--release",
@@ -79,6 +80,20 @@ pub fn pack(directory: Option<&Path>, interrupt: &Interrupt) -> Result<()> {
         tests.push(name);
     }
 
+    let examples = examples::gpu_runs(&workspace)?;
+    for run in &examples {
+        if programs.iter().any(|(name, _)| *name == run.package) {
+            continue;
+        }
+        let mut args = vec!["build", "--release", "--locked", "--all-features"];
+        args.extend(["--manifest-path", examples::MANIFEST, "-p", &run.package]);
+        let mut cargo = workspace.cargo();
+        // Cargo takes a manifest's own workspace's otherwise.
+        cargo.env("CARGO_TARGET_DIR", &workspace.target);
+        let program = Workspace::build(cargo, &args, interrupt)?;
+        programs.push((run.package.clone(), program));
+    }
+
     fs::create_dir_all(&directory)
         .with_context(|| format!("cannot make {}", directory.display()))?;
     // What an earlier run left must not travel too.
@@ -105,6 +120,7 @@ pub fn pack(directory: Option<&Path>, interrupt: &Interrupt) -> Result<()> {
         rustc: output("rustc", &["-V"]).unwrap_or_default(),
         built: now(),
         tests,
+        examples,
         bytes,
     };
     let text = serde_json::to_string_pretty(&manifest)?;

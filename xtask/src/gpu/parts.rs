@@ -10,12 +10,14 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::run::GpuRun;
-use super::{BENCH, Manifest, SUITE};
+use super::{BENCH, DOCTOR, Manifest, SUITE};
+use crate::examples::launched;
 use crate::launch::{Launch, LaunchError, find_program};
 use crate::report::Report;
 use crate::supervise::{Ending, Interrupt, Line, Stream};
 use crate::tally::Tally;
 use crate::test_output::{Shown, TestOutput};
+use crate::verdict::{Verdict, Verdicts};
 use crate::workspace::{describe, run_merged};
 
 /// Streams that work at the same time must not share a queue of the GPU: a kernel that waits would
@@ -93,6 +95,21 @@ impl Parts<'_> {
     }
 }
 
+/// What the machine has of what channels need, in `doctor.txt`.
+///
+/// # Errors
+///
+/// When it cannot be started, or the file cannot be written.
+pub fn doctor(parts: &Parts<'_>) -> Result<()> {
+    let path = parts.options.out.join("doctor.txt");
+    let mut page =
+        File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    let command = Command::new(parts.directory.join(DOCTOR));
+    // Its status says which backends work, which is no failure of the run's.
+    parts.process(command, &mut |line| writeln!(page, "{line}"))?;
+    Ok(())
+}
+
 /// Runs the test programs, one after the other.
 ///
 /// # Errors
@@ -121,6 +138,33 @@ pub fn tests(parts: &Parts<'_>) -> Result<Tally> {
         writeln!(log, "FAILED {failure}")?;
     }
     Ok(output.tally())
+}
+
+/// Runs the examples that have a kernel for GPUs, with a GPU for each rank.
+///
+/// # Errors
+///
+/// As [`tests`].
+pub fn examples(parts: &Parts<'_>) -> Result<Tally> {
+    let mut log = parts.log("examples")?;
+    let mut verdicts = Verdicts::new(parts.options.filter.clone());
+    for run in &parts.manifest.examples {
+        let name = run.name();
+        if !verdicts.wants(&name) {
+            continue;
+        }
+        let verdict = if run.ranks > parts.gpus {
+            Verdict::Skipped(format!("{} ranks, and {} GPUs", run.ranks, parts.gpus))
+        } else {
+            let job = Launch::new(run.ranks, parts.directory.join(&run.package))
+                .args(&run.args)
+                .env(QUEUES.0, QUEUES.1)
+                .timeout(parts.options.timeout);
+            launched(job, run.ranks, parts.interrupt)?
+        };
+        writeln!(log, "{}", verdicts.tell(&name, verdict))?;
+    }
+    verdicts.conclude()
 }
 
 /// What is seen of the suite: its tests as they end, counted here too, because a run that is stopped

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 use super::machine::Machine;
-use super::parts::{POST, Parts, bench, post, suite, tests};
+use super::parts::{POST, Parts, bench, doctor, examples, post, suite, tests};
 use super::{Manifest, upstream};
 use crate::report::Report;
 use crate::supervise::Interrupt;
@@ -23,6 +23,8 @@ pub enum Only {
     Tests,
     /// The conformance suite, with two ranks.
     Suite,
+    /// Examples with a kernel for GPUs, with a GPU for each rank.
+    Examples,
     /// The benchmark, with two ranks.
     Bench,
 }
@@ -79,10 +81,12 @@ struct Summary<'a> {
 }
 
 /// What a run writes.
-const FILES: [&str; 8] = [
+const FILES: [&str; 10] = [
     "run.json",
     "tests.log",
     "suite.log",
+    "doctor.txt",
+    "examples.log",
     "bench.log",
     "bench.json",
     "post.json",
@@ -115,6 +119,7 @@ pub fn run(options: &GpuRun, interrupt: &Interrupt) -> Result<()> {
         options,
         interrupt,
     };
+    doctor(&parts)?;
     let mut outcomes = Vec::new();
     let mut tables = format!("{}commit: {}\n", machine.text(), manifest.commit);
     let wanted = |part| options.only.is_none_or(|only| only == part);
@@ -136,6 +141,10 @@ pub fn run(options: &GpuRun, interrupt: &Interrupt) -> Result<()> {
     if wanted(Only::Suite) {
         let started = Instant::now();
         note("suite", started, suite(&parts).map(told));
+    }
+    if wanted(Only::Examples) {
+        let started = Instant::now();
+        note("examples", started, examples(&parts).map(told));
     }
     if wanted(Only::Bench) {
         let asked = |is_post: fn(&str) -> bool| options.suite.as_deref().is_none_or(is_post);
