@@ -89,10 +89,10 @@ impl Connection {
     pub(crate) fn over(
         link: Box<dyn Transport>,
         status: Arc<StickyStatus>,
-        peer: Option<usize>,
+        (transport, peer): (TransportKind, Option<usize>),
     ) -> Self {
-        let config = EndpointConfig::new(TransportKind::Ethernet);
-        Self::new(link, status, peer, config, TransportKind::Ethernet)
+        let config = EndpointConfig::new(transport);
+        Self::new(link, status, peer, config, transport)
     }
 
     /// The transport, for the proxy: it posts without waiting for room.

@@ -179,7 +179,8 @@ impl PortChannel {
     /// service.
     ///
     /// # Errors
-    /// Those of [`BasePortChannel::new`]; [`Error::UnknownMemory`]. Where kernels post themselves:
+    /// Those of [`BasePortChannel::new`]; [`Error::UnknownMemory`]; [`Error::InvalidUsage`] for a
+    /// destination that is not open over the connection's transport. Where kernels post themselves:
     /// [`Error::InvalidUsage`] for a destination that the connection cannot reach, because it is an
     /// empty placeholder, another peer's, or not registered for the peer's HCA, and for a source that
     /// is not registered for the own HCA.
@@ -193,6 +194,13 @@ impl PortChannel {
         let base = BasePortChannel::new(service, id, semaphore)?;
         let tables = &service.shared().tables;
         let (to, from) = (tables.memory(dst.into())?, tables.memory(src.into())?);
+        if base.queue().is_none() {
+            to.check_open_over(base.connection().remote_transport())
+                .map_err(|why| Error::InvalidUsage {
+                    operation: MAKE,
+                    detail: format!("memory {dst}: {why}"),
+                })?;
+        }
         Self::bound_to(base, (dst, to), (src, from))
     }
 

@@ -17,7 +17,9 @@ use mscclpp_bootstrap::{Bootstrap, ReduceOp, TcpBootstrap};
 use mscclpp_device::LaunchDims;
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_device::executor::HostKernel;
-use mscclpp_port::{Buffer, Communicator, Device, EndpointConfig, ProxyService, TransportKind};
+use mscclpp_port::{
+    Buffer, Communicator, Device, EndpointConfig, MemoryOptions, ProxyService, TransportKind,
+};
 
 /// A word goes back and forth between the kernels of two ranks.
 #[derive(Parser)]
@@ -71,7 +73,11 @@ fn main() -> anyhow::Result<()> {
     let communicator = Communicator::new(Arc::new(bootstrap))?;
     // The word, and the kernel's status behind it.
     let buffer = Buffer::new(device, 16)?;
-    let local = communicator.register_memory(&buffer, 0..8)?;
+    let open = MemoryOptions {
+        transports: transport.into(),
+        ..MemoryOptions::default()
+    };
+    let local = communicator.register_memory_with(&buffer, 0..8, open)?;
     communicator.send_memory(&local, peer, 0)?;
     let remote = communicator.recv_memory(peer, 0)?.get()?;
     let endpoint = EndpointConfig {
@@ -104,7 +110,8 @@ fn main() -> anyhow::Result<()> {
     let (word, status) = (buffer.load_u64(0)?, buffer.load_u64(8)?);
     ensure!(
         status == 0,
-        "a call of the kernel ended with status {status}"
+        "a call of the kernel ended with status {status}: {:?}",
+        connection.status()
     );
     ensure!(word == 2 * options.rounds, "the word is {word}");
     println!(

@@ -14,7 +14,9 @@ use mscclpp_device::LaunchDims;
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_device::cuda::{Gpu, Graph, Module, Stream};
 use mscclpp_device::nvrtc::Program;
-use mscclpp_port::{Buffer, Communicator, Device, EndpointConfig, ProxyService, TransportKind};
+use mscclpp_port::{
+    Buffer, Communicator, Device, EndpointConfig, MemoryOptions, ProxyService, TransportKind,
+};
 
 /// A CUDA graph whose kernel exchanges a word with the peer's.
 #[derive(Parser)]
@@ -60,7 +62,11 @@ fn main() -> anyhow::Result<()> {
 
     let communicator = Communicator::new(Arc::new(bootstrap))?;
     let buffer = Buffer::new(device, WORDS)?;
-    let local = communicator.register_memory(&buffer, 0..WORDS)?;
+    let open = MemoryOptions {
+        transports: TransportKind::CudaIpc.into(),
+        ..MemoryOptions::default()
+    };
+    let local = communicator.register_memory_with(&buffer, 0..WORDS, open)?;
     communicator.send_memory(&local, peer, 0)?;
     let remote = communicator.recv_memory(peer, 0)?.get()?;
     let endpoint = EndpointConfig {
@@ -92,7 +98,8 @@ fn main() -> anyhow::Result<()> {
     let (launches, wrong, status) = (launches?, wrong?, status?);
     ensure!(
         status == 0,
-        "a call of the kernel ended with status {status}"
+        "a call of the kernel ended with status {status}: {:?}",
+        connection.status()
     );
     ensure!(
         launches == options.launches,

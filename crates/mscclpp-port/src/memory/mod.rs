@@ -381,12 +381,25 @@ impl RegisteredMemory {
     fn unreachable_over(&self, what: &'static str, transport: TransportKind) -> Error {
         Error::InvalidUsage {
             operation: what,
-            detail: format!(
-                "the destination does not support this transport: it is open over {}, not over \
-                 {transport}",
-                self.transports()
-            ),
+            detail: self.not_open_over(transport),
         }
+    }
+
+    fn not_open_over(&self, transport: TransportKind) -> String {
+        format!(
+            "the destination does not support this transport: it is open over {}, not over \
+             {transport}; its owner must register it for that, too (MemoryOptions::transports)",
+            self.transports()
+        )
+    }
+
+    /// Whether puts over the transport can reach it, or what to do. Of an empty placeholder nobody
+    /// knows.
+    pub(crate) fn check_open_over(&self, transport: TransportKind) -> Result<(), String> {
+        if self.view.is_none() || self.transports().has(transport) {
+            return Ok(());
+        }
+        Err(self.not_open_over(transport))
     }
 
     fn destination(

@@ -65,12 +65,17 @@ struct State {
 impl Fake {
     /// A connection over a fake, and the fake to steer it.
     pub(crate) fn connect(peer: usize) -> (Connection, Self) {
+        Self::connect_over(TransportKind::Ethernet, peer)
+    }
+
+    /// The same, which says that it is one over `transport`.
+    pub(crate) fn connect_over(transport: TransportKind, peer: usize) -> (Connection, Self) {
         let fake = Self {
             state: Arc::default(),
             status: StickyStatus::new().unwrap(),
         };
         let status = Arc::clone(&fake.status);
-        let connection = Connection::over(Box::new(fake.clone()), status, Some(peer));
+        let connection = Connection::over(Box::new(fake.clone()), status, (transport, Some(peer)));
         (connection, fake)
     }
 

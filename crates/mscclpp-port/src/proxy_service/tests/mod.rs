@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use mscclpp_device::abi::{MAX_MEMORIES, MAX_SEMAPHORES, ProxyTrigger, Transfer, Trigger};
 
 use super::*;
-use crate::ErrorCode;
 use crate::testing::{Fake, Op, PATIENCE, device_semaphore, eventually, memory, semaphore};
+use crate::{ErrorCode, TransportKind};
 
 fn soon() -> Deadline {
     Deadline::after(PATIENCE)

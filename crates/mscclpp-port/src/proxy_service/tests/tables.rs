@@ -63,6 +63,28 @@ fn ids_may_be_used_as_soon_as_they_are_returned() {
     assert!(bench.service.error().is_none());
 }
 
+/// A kernel would only see that the connection has failed.
+#[test]
+fn a_destination_that_is_not_open_over_the_transport_is_refused_when_bound() {
+    let bench = Bench::new(1);
+    let (connection, _fake) = Fake::connect_over(TransportKind::CudaIpc, 1);
+    let id = bench.service.add_semaphore(semaphore(&connection)).unwrap();
+    // Open over Ethernet.
+    let memory = MemoryId(0);
+    let error = bench.service.port_channel(id, memory, memory).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidUsage);
+    let text = error.to_string();
+    for part in [
+        "memory 0",
+        "over ETH",
+        "over IPC",
+        "MemoryOptions::transports",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(connection.status().is_none());
+}
+
 #[test]
 fn channels_check_their_ids_when_they_are_made() {
     let bench = Bench::new(2);
