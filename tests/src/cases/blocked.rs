@@ -12,8 +12,10 @@ use crate::fixture::Fixture;
 use crate::harness::{Context, Registry, TestResult, cpu_time, is_guest};
 use crate::kernels::{Call, Steps};
 
-/// How long rank 1 waits.
-const BLOCKED: Duration = Duration::from_secs(5);
+/// How long rank 1 waits: thousands of naps, of a millisecond at most.
+fn how_long(context: &Context) -> Duration {
+    Duration::from_secs(context.profile().pick(2, 5))
+}
 
 /// Of a core, in per cent, with all threads of the process counted.
 const TARGET: f64 = 10.0;
@@ -47,6 +49,7 @@ pub(super) fn register_bootstrap(registry: &mut Registry) {
 
 /// What rank 1 uses of a core while it is in `wait`, which rank 0 ends.
 fn blocked(context: &Context, wait: impl FnOnce() -> TestResult) -> TestResult {
+    let wanted = how_long(context);
     let (start, before) = (Instant::now(), cpu_time()?);
     wait()?;
     let (took, used) = (start.elapsed(), cpu_time()? - before);
@@ -56,7 +59,7 @@ fn blocked(context: &Context, wait: impl FnOnce() -> TestResult) -> TestResult {
         share,
         "% of a core",
     );
-    ensure!(took >= BLOCKED, "blocked for {took:?} only");
+    ensure!(took >= wanted, "blocked for {took:?} only");
     ensure!(
         share <= LIMIT,
         "used {share:.1} % of a core, the target is {TARGET} %"
@@ -77,7 +80,7 @@ fn kernel(context: &Context, backend: &'static Backend) -> TestResult {
     fixture.meet()?;
     if context.rank() == 0 {
         // The clock is what is tested here, not what orders the ranks.
-        thread::sleep(BLOCKED + Duration::from_millis(200));
+        thread::sleep(how_long(context) + Duration::from_millis(200));
         Steps::run(
             &[link.base()],
             &[(0, Call::Signal), (0, Call::Flush)],
@@ -99,7 +102,7 @@ fn idle(context: &Context, backend: &'static Backend) -> TestResult {
     fixture.meet()?;
     if context.rank() == 1 {
         blocked(context, || {
-            thread::sleep(BLOCKED);
+            thread::sleep(how_long(context));
             Ok(())
         })?;
     }
@@ -110,7 +113,7 @@ fn recv(context: &Context) -> TestResult {
     let bootstrap = context.bootstrap()?;
     bootstrap.barrier()?;
     if context.rank() == 0 {
-        thread::sleep(BLOCKED + Duration::from_millis(200));
+        thread::sleep(how_long(context) + Duration::from_millis(200));
         bootstrap.send(1, Tag::user(0), b"go on", context.deadline())?;
     } else {
         blocked(context, || {
@@ -126,7 +129,7 @@ fn barrier(context: &Context) -> TestResult {
     let bootstrap = context.bootstrap()?;
     bootstrap.barrier()?;
     if context.rank() == 0 {
-        thread::sleep(BLOCKED + Duration::from_millis(200));
+        thread::sleep(how_long(context) + Duration::from_millis(200));
         bootstrap.barrier()?;
     } else {
         blocked(context, || Ok(bootstrap.barrier()?))?;
