@@ -235,10 +235,11 @@ impl Shell {
         for link in &mut self.links {
             count += usize::from(link.flush());
         }
+        self.report();
+        // Behind what has just been retired: nobody may look again for long.
         if !self.retired.is_empty() {
             self.settle();
         }
-        self.report();
         count
     }
 

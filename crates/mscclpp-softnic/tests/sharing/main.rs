@@ -4,9 +4,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod ending;
 mod ends;
 mod hostile;
 mod order;
+mod peer;
 mod processes;
 
 use std::sync::Arc;
