@@ -18,7 +18,7 @@ use crate::event::EventQueue;
 use crate::fault::{ControlOperation, FaultKind};
 use crate::link::{LinkEnd, LinkStream};
 use crate::nic::Nic;
-use crate::sharer::{Done, Sharer};
+use crate::sharer::{Done, ENDS_WITHIN, Sharer};
 use crate::shell::Shell;
 use crate::time::Time;
 
@@ -82,6 +82,11 @@ impl Inner {
             // It fails only when the counter is full: then it is awake anyway.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
+    }
+
+    /// True once its last handle is gone.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
     }
 
     fn now(&self) -> Time {
@@ -241,17 +246,43 @@ impl Drop for Engine {
         self.inner.stop.store(true, Ordering::SeqCst);
         self.inner.wake();
         let sharer = self.inner.lock().lending.sharer.stop();
-        for thread in self.thread.take().into_iter().chain(sharer) {
-            // The last handle may be owned by memory that one of them lets go.
-            let own = thread::current().id() == thread.thread().id();
-            if !own && thread.join().is_err() {
+        // The last handle may be owned by memory that one of them lets go.
+        let current = thread::current().id();
+        let other = |thread: &JoinHandle<()>| thread.thread().id() != current;
+        let device = self.inner.name.as_str();
+        if let Some(thread) = self.thread.take().filter(other) {
+            join(thread, device);
+        }
+        if let Some(thread) = sharer.filter(other) {
+            if ends_within(&thread, ENDS_WITHIN) {
+                join(thread, device);
+            } else {
                 tracing::warn!(
-                    device = self.inner.name,
-                    "a thread of a NIC in software panicked"
+                    device,
+                    waited = ?ENDS_WITHIN,
+                    "an export or import of memory does not return: its thread is left behind"
                 );
             }
         }
     }
+}
+
+fn join(thread: JoinHandle<()>, device: &str) {
+    if thread.join().is_err() {
+        tracing::warn!(device, "a thread of a NIC in software panicked");
+    }
+}
+
+/// Whether a thread that was told to end has done so in time.
+fn ends_within(thread: &JoinHandle<()>, time: Duration) -> bool {
+    let until = Instant::now() + time;
+    while !thread.is_finished() {
+        if Instant::now() >= until {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 /// Time without news before the engine naps. Until then it yields: whoever is
@@ -291,7 +322,7 @@ fn run(inner: &Inner) {
     loop {
         // Before everything that it may be news of, the end included.
         let news = inner.news.load(Ordering::SeqCst);
-        if inner.stop.load(Ordering::SeqCst) {
+        if inner.has_ended() {
             return;
         }
         let mut shell = inner.shell.lock().unwrap_or_else(PoisonError::into_inner);

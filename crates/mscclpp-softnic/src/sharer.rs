@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use mlx5_queue::MemoryKey;
 
@@ -15,6 +16,10 @@ use crate::engine::Inner;
 use crate::memory::{Export, Imported, MemoryRange, NicMemory};
 use crate::nic::SpaceId;
 use crate::nic::sharing::Offer;
+
+/// How long a device that ends waits for the thread. It may be in a call of a
+/// driver that does not return: it is left behind then, and owns what it uses.
+pub(crate) const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A registration over one link: this one's or the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,7 +89,7 @@ impl Sharer {
         }
     }
 
-    /// Ends it; to be joined when no lock is held that it may need.
+    /// Ends it; to be waited for when no lock is held that it may need.
     pub(crate) fn stop(&mut self) -> Option<JoinHandle<()>> {
         self.jobs = None;
         self.inner = Weak::new();
@@ -93,8 +98,15 @@ impl Sharer {
 }
 
 fn run(inner: &Weak<Inner>, asked: &Receiver<Job>) {
+    // What was asked of a device that has ended meanwhile, nobody waits for.
+    let has_ended = || inner.upgrade().is_none_or(|inner| inner.has_ended());
     for job in asked {
         let done = match job {
+            Job::Drop(owners) => {
+                drop(owners);
+                continue;
+            }
+            _ if has_ended() => continue,
             Job::Export(shared, range) => Done::Exported(shared, export(shared, &range)),
             Job::Import {
                 shared,
@@ -102,10 +114,6 @@ fn run(inner: &Weak<Inner>, asked: &Receiver<Job>) {
                 descriptor,
                 memories,
             } => Done::Imported(shared, import(shared, &offer, descriptor, &memories)),
-            Job::Drop(owners) => {
-                drop(owners);
-                continue;
-            }
         };
         if let Some(inner) = inner.upgrade() {
             inner.note(done);

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 use mscclpp_softnic::*;
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
@@ -31,6 +31,11 @@ pub(crate) struct SharedMemory {
     exports: AtomicBool,
     /// How many mappings of others' memory there are.
     mapped: Arc<AtomicUsize>,
+    /// While true, imports do not end, as in a driver that hangs.
+    held: Mutex<bool>,
+    let_go: Condvar,
+    /// Imports that have begun.
+    begun: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -58,6 +63,9 @@ impl SharedMemory {
             imports,
             exports: AtomicBool::new(true),
             mapped: Arc::default(),
+            held: Mutex::new(false),
+            let_go: Condvar::new(),
+            begun: AtomicUsize::new(0),
             state: Mutex::new(State {
                 rng: fastrand::Rng::with_seed(7),
                 waiting: Vec::new(),
@@ -73,6 +81,16 @@ impl SharedMemory {
 
     pub(crate) fn mapped(&self) -> usize {
         self.mapped.load(SeqCst)
+    }
+
+    pub(crate) fn hold_imports(&self, held: bool) {
+        *self.held.lock().unwrap() = held;
+        self.let_go.notify_all();
+    }
+
+    /// Imports that have begun.
+    pub(crate) fn begun(&self) -> usize {
+        self.begun.load(SeqCst)
     }
 
     pub(crate) fn after_write(&self, call: impl FnMut(u64) + Send + 'static) {
@@ -144,7 +162,10 @@ impl NicMemory for SharedMemory {
         let offset = range.address() - map.start as u64;
         Ok(Some(Export {
             description: [&MAGIC[..], &offset.to_le_bytes()].concat(),
-            descriptor: Some(map.memory.try_clone().unwrap()),
+            descriptor: map
+                .memory
+                .as_ref()
+                .map(|memory| memory.try_clone().unwrap()),
         }))
     }
 
@@ -154,6 +175,9 @@ impl NicMemory for SharedMemory {
         descriptor: Option<BorrowedFd<'_>>,
         length: u64,
     ) -> Result<Option<Imported>, MemoryFault> {
+        self.begun.fetch_add(1, SeqCst);
+        let held = self.held.lock().unwrap();
+        drop(self.let_go.wait_while(held, |held| *held).unwrap());
         let offset = description
             .strip_prefix(MAGIC)
             .and_then(<[u8]>::as_array::<8>);
@@ -180,7 +204,8 @@ impl NicMemory for SharedMemory {
 pub(crate) struct Map {
     start: *mut c_void,
     length: usize,
-    memory: OwnedFd,
+    /// Of one's own: mappings do without.
+    memory: Option<OwnedFd>,
     counted: Option<Arc<AtomicUsize>>,
 }
 
@@ -213,7 +238,7 @@ impl Map {
         Self {
             start,
             length,
-            memory,
+            memory: counted.is_none().then_some(memory),
             counted,
         }
     }
@@ -246,7 +271,7 @@ impl SharedBuffer {
 
     /// What it can be mapped by.
     pub(crate) fn memory(&self) -> BorrowedFd<'_> {
-        self.0.memory.as_fd()
+        self.0.memory.as_ref().unwrap().as_fd()
     }
 
     fn host(&self) -> MemoryRange {
