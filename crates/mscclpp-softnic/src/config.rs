@@ -109,7 +109,10 @@ pub enum Acknowledge {
     /// When its bytes are visible.
     Landed,
     /// When it is accepted: a completion at the requester then says nothing
-    /// about visibility at the peer, which is all that RDMA promises.
+    /// about visibility at the peer, which is all that RDMA promises. The bytes
+    /// have left the requester's memory, which may be used again: what is fetched
+    /// from [lent memory](crate#lent-memory) is acknowledged when that is done, and
+    /// between queue pairs of one device the bytes are read before they are sent.
     Accepted,
 }
 

@@ -267,6 +267,26 @@ fn an_early_acknowledgement_says_nothing_about_visibility() {
     assert!(before[1] > 40, "acknowledged when accepted: {}", before[1]);
 }
 
+/// Early or not: the sender may use its memory again.
+#[test]
+fn what_is_acknowledged_was_fetched() {
+    for acknowledge in [Acknowledge::Landed, Acknowledge::Accepted] {
+        for seed in 0..50 {
+            let config = DeviceConfig {
+                acknowledge,
+                ..scattered(seed)
+            };
+            let mut rig = Rig::new(config, &Setup::default());
+            rig.source.write(0, &[9; PAYLOAD as usize]);
+            rig.post_write(0, 0, PAYLOAD);
+            watch(&mut rig, |rig| rig.a.poll().is_some());
+            rig.source.write(0, &[0; PAYLOAD as usize]);
+            rig.device.run_at(Time::at(Duration::from_secs(1)));
+            assert!(payload_is(&rig, 9), "{acknowledge:?}, seed {seed}");
+        }
+    }
+}
+
 /// Atomics of one device exclude each other, whatever queue they come from.
 #[test]
 fn atomics_of_one_device_are_atomic_to_each_other() {

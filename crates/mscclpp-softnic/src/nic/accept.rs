@@ -2,7 +2,7 @@
 //! What the responder checks before it takes a packet.
 
 use super::common::Common;
-use super::packet::{Body, Packet, Part, Payload, Piece, Refusal};
+use super::packet::{Body, Packet, Part, Piece, Refusal};
 use super::queue::QueuePair;
 use super::receive_queue::Receive;
 use super::regions::Need;
@@ -66,19 +66,7 @@ impl QueuePair {
         match self.check_request(c, packet) {
             Ok(Some((packets, work))) => {
                 self.responder.expected += packets;
-                let elsewhere = self.peer(c) != c.address;
-                let borrows = elsewhere
-                    && matches!(
-                        &work,
-                        Inbound::Write {
-                            payload: Payload::Pieces(_),
-                            ..
-                        }
-                    );
                 let id = self.responder.push(number, packets, work);
-                if let Some(operation) = self.responder.find(id) {
-                    operation.borrows = borrows;
-                }
                 self.fetch_receive(c, id);
             }
             // Held until the receive queue's record has been read.

@@ -27,8 +27,8 @@ pub(super) struct Operation {
     /// Accesses that it waits for.
     pub(super) missing: u32,
     pub(super) done: bool,
-    /// Its payload is fetched from the peer's memory, which the peer may use
-    /// again once it is acknowledged.
+    /// Its payload is fetched from the sender's memory, which the sender may use
+    /// again once it is acknowledged: that is never early.
     pub(super) borrows: bool,
 }
 
@@ -117,6 +117,16 @@ impl Responder {
     pub(super) fn push(&mut self, number: u64, packets: u64, work: Inbound) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
+        let borrows = matches!(
+            work,
+            Inbound::Write {
+                payload: Payload::Pieces(_),
+                ..
+            } | Inbound::Send {
+                payload: Payload::Pieces(_),
+                ..
+            }
+        );
         self.operations.push_back(Operation {
             id,
             number,
@@ -124,7 +134,7 @@ impl Responder {
             work,
             missing: 0,
             done: false,
-            borrows: false,
+            borrows,
         });
         id
     }

@@ -9,6 +9,7 @@ use super::regions::Need;
 use super::request::{Source, Work};
 use super::requester::{OUTSTANDING, Outstanding};
 use crate::capability::DeviceAddress;
+use crate::config::Acknowledge;
 use crate::memory::Bytes;
 use mlx5_queue::Syndrome;
 
@@ -38,8 +39,11 @@ impl QueuePair {
         } else {
             TRAIN_BYTES.max(mtu)
         };
-        let local = path.remote.device == c.address;
         let peer = path.remote.device;
+        let own = peer == c.address;
+        // This device reaches its own memory itself. Fetched when it lands, it could
+        // not be acknowledged before: for that its bytes are read first.
+        let local = own && c.config.acknowledge == Acknowledge::Landed;
         while self.requester.pause.is_none()
             && self.requester.next < self.requester.allocated
             && self.requester.next - self.requester.acknowledged < window
@@ -55,8 +59,8 @@ impl QueuePair {
             }
             let offset = (number - request.first) * mtu;
             // What the peer fetches itself: only where it is told over the link.
-            let lent = !local
-                && source(request).is_some_and(|pieces| is_lent(c, self.domain, peer, pieces));
+            let lent =
+                !own && source(request).is_some_and(|pieces| is_lent(c, self.domain, peer, pieces));
             let train = match lent && !c.config.network.single_packets {
                 true => LENT_BYTES,
                 false => train,

@@ -12,6 +12,8 @@ mod peer;
 mod processes;
 
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
 
 use ends::*;
 use mlx5_queue::*;
@@ -201,5 +203,42 @@ fn nothing_is_acknowledged_before_it_was_fetched() {
             (b.buffer.read_u64(0) == u64::from_ne_bytes([round; 8])).then_some(())
         });
         assert!(b.buffer.read(0, 100_000) == data, "round {round}");
+    }
+}
+
+/// In parts, of which the last completes the message, and may land before others.
+#[test]
+fn no_part_of_a_message_is_acknowledged_before_it_was_fetched() {
+    const LENGTH: usize = 200_000;
+    let small = DeviceConfig {
+        network: NetworkConfig {
+            single_packets: true,
+            ..NetworkConfig::default()
+        },
+        ..DeviceConfig::default()
+    };
+    let early = DeviceConfig {
+        acknowledge: Acknowledge::Accepted,
+        ..DeviceConfig::default()
+    };
+    let mut a = End::with(small, SharedMemory::new(Keeps::Nothing));
+    let mut b = End::with(early, SharedMemory::new(Keeps::Nothing));
+    connect(&a, &b, unix());
+    lend(&mut a, &b);
+    // Slow enough for the sender to come in between.
+    b.memory.after_write(|_| sleep(Duration::from_micros(200)));
+    for round in 1..20 {
+        let data = vec![round; LENGTH];
+        a.buffer.write(0, &data);
+        b.poster.post_receive(&[b.local(0, LENGTH as u32)]);
+        let list = [a.local(0, LENGTH as u32).encode()];
+        a.poster.post(Operation::Send {
+            payload: Payload::Gather(DataSegments::new(&list)),
+            immediate: None,
+        });
+        assert_eq!(a.poster.wait().failure(), None);
+        a.buffer.write(0, &vec![0; LENGTH]);
+        wait_for("the message", || b.poster.poll_receive());
+        assert!(b.buffer.read(0, LENGTH) == data, "message {round}");
     }
 }
