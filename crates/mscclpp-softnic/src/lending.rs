@@ -140,6 +140,7 @@ impl Lending {
         match notice {
             Notice::Offered(offer) => {
                 if sharing.offered(peer, key, &offer)? {
+                    let lost = offer.descriptor && descriptor.is_none();
                     let memories = memories.iter().enumerate().skip(1);
                     let memories =
                         memories.map(|(i, memory)| (SpaceId(i as u16), Arc::clone(memory)));
@@ -149,7 +150,7 @@ impl Lending {
                         descriptor,
                         memories: memories.collect(),
                     };
-                    if self.sharer.ask(job).is_err() {
+                    if lost || self.sharer.ask(job).is_err() {
                         sharing.mapped(peer, key, SmallVec::new());
                     }
                 }

@@ -37,27 +37,37 @@ pub(super) fn send(
     )?)
 }
 
-/// Receives some bytes, and the descriptors that came with them.
+/// Receives some bytes, and the descriptors that came with them; `None` for one
+/// that this process could not take.
 pub(super) fn receive(
     stream: &UnixStream,
     bytes: &mut [u8],
-    descriptors: &mut VecDeque<OwnedFd>,
+    descriptors: &mut VecDeque<Option<OwnedFd>>,
 ) -> io::Result<usize> {
+    let before = descriptors.len();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let to = &mut [IoSliceMut::new(bytes)];
     let received = recvmsg(stream, to, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(came) = message {
-            descriptors.extend(came);
+            descriptors.extend(came.map(Some));
         }
     }
-    let cut = received.flags.contains(ReturnFlags::CTRUNC);
-    if cut || descriptors.len() > MAX_WAITING {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "more descriptors than offers",
-        ));
+    let more = || io::Error::new(io::ErrorKind::InvalidData, "more descriptors than offers");
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        if descriptors.len() > before {
+            return Err(more());
+        }
+        // There was room for two, and devices send one at a time.
+        tracing::warn!(
+            "memory of a peer's NIC is not mapped: this process has as many descriptors open as \
+             it may (RLIMIT_NOFILE)"
+        );
+        descriptors.push_back(None);
+    }
+    if descriptors.len() > MAX_WAITING {
+        return Err(more());
     }
     Ok(received.bytes)
 }

@@ -87,11 +87,12 @@ impl LinkStream {
         }
     }
 
-    /// The same, and the descriptors that came with the bytes.
+    /// The same, and the descriptors that came with the bytes; `None` for one that
+    /// was lost.
     fn read_with(
         &self,
         bytes: &mut [u8],
-        descriptors: &mut VecDeque<OwnedFd>,
+        descriptors: &mut VecDeque<Option<OwnedFd>>,
     ) -> io::Result<usize> {
         match self {
             Self::Tcp(_) => self.read(bytes),
@@ -182,7 +183,8 @@ impl LinkStream {
     }
 }
 
-/// What is done with a frame, and the descriptor that came with it.
+/// What is done with a frame, and the descriptor that came with it, if it was not
+/// lost.
 pub(crate) type Take<'a> = dyn FnMut(Frame, Option<OwnedFd>) -> Result<(), OutOfStep> + 'a;
 
 /// One end of a link, as the engine has it.
@@ -195,8 +197,8 @@ pub(crate) struct LinkEnd {
     incoming: Vec<u8>,
     /// Bytes of `incoming` that have been used.
     used: usize,
-    /// Descriptors that have come, for offers that will.
-    descriptors: VecDeque<OwnedFd>,
+    /// Descriptors that have come, or were lost, for offers that will.
+    descriptors: VecDeque<Option<OwnedFd>>,
     outgoing: Vec<u8>,
     /// Bytes of `outgoing` that have been sent.
     sent: usize,
@@ -381,7 +383,7 @@ impl LinkEnd {
                 Frame::Notice(_, Notice::Offered(offer)) if offer.descriptor => {
                     match self.descriptors.pop_front() {
                         None => return self.close(&"an offer without its descriptor"),
-                        some => some,
+                        Some(descriptor) => descriptor,
                     }
                 }
                 _ => None,

@@ -21,6 +21,10 @@ use crate::capability::DeviceAddress;
 /// Registrations of one peer that this device takes; more are declined.
 const MAX_BORROWED: usize = 4096;
 
+/// Offers to one peer without an answer. Each may hold a descriptor at both ends,
+/// of which a process has 1024 where nobody has raised that.
+const MAX_UNANSWERED: usize = 32;
+
 /// What two devices say to each other of one registration, named by its key.
 /// `Offered` and `Withdrawn` come from who lends, the others from who borrows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +113,11 @@ struct Mapping {
 struct Peer {
     device: DeviceAddress,
     lent: HashMap<MemoryKey, Lent>,
+    /// Of `lent`: those that are offered.
+    unanswered: usize,
     borrowed: HashMap<MemoryKey, Borrowed>,
+    /// Of `borrowed`: those that are being mapped.
+    asked: usize,
 }
 
 #[derive(Debug, Default)]
@@ -130,7 +138,9 @@ impl Sharing {
         self.peers.push(Peer {
             device,
             lent: HashMap::new(),
+            unanswered: 0,
             borrowed: HashMap::new(),
+            asked: 0,
         });
     }
 
@@ -161,7 +171,7 @@ impl Sharing {
     }
 
     /// Whether a device reaches a registration in memory `space` by itself. The
-    /// first time it is offered to it.
+    /// first time it is offered to it, unless too many are: then the next time.
     pub(crate) fn lends(&mut self, device: DeviceAddress, key: MemoryKey, space: SpaceId) -> bool {
         if space == SpaceId::HOST {
             return false;
@@ -171,7 +181,9 @@ impl Sharing {
         };
         match peer.lent.get(&key) {
             Some(lent) => *lent == Lent::Taken,
+            None if peer.unanswered >= MAX_UNANSWERED => false,
             None => {
+                peer.unanswered += 1;
                 peer.lent.insert(key, Lent::Offered { ended: false });
                 self.order(device, key, Do::Offer);
                 false
@@ -195,6 +207,7 @@ impl Sharing {
         let Lent::Offered { ended } = *lent else {
             return Err(OutOfStep("a second answer"));
         };
+        peer.unanswered -= 1;
         match (taken, ended) {
             (true, false) => *lent = Lent::Taken,
             (true, true) => {
@@ -265,6 +278,9 @@ impl Sharing {
         if peer.borrowed.contains_key(&key) {
             return Err(OutOfStep("a second offer"));
         }
+        if peer.asked >= MAX_UNANSWERED {
+            return Err(OutOfStep("too many offers that wait for an answer"));
+        }
         if peer.borrowed.len() >= MAX_BORROWED {
             self.order(device, key, Do::Decline);
             return Ok(false);
@@ -272,6 +288,7 @@ impl Sharing {
         let (address, length) = (offer.address, offer.length);
         let asked = Borrowed::Asked { address, length };
         peer.borrowed.insert(key, asked);
+        peer.asked += 1;
         Ok(true)
     }
 
@@ -290,6 +307,7 @@ impl Sharing {
             return;
         };
         let (address, length) = (*address, *length);
+        peer.asked -= 1;
         if places.is_empty() {
             peer.borrowed.remove(&key);
             return self.order(device, key, Do::Decline);

@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bursts;
 mod ending;
 mod ends;
 mod hostile;

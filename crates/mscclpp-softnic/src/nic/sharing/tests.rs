@@ -130,6 +130,8 @@ fn a_peer_can_lend_only_so_much() {
     for number in 0..MAX_BORROWED as u32 {
         let key = MemoryKey::new(0x1000 + number);
         assert!(sharing.offered(PEER, key, &offer()).unwrap());
+        sharing.mapped(PEER, key, [at(1, 0x7000)].into_iter().collect());
+        assert_eq!(sharing.next_order().unwrap().what, Do::Take);
     }
     assert!(!sharing.offered(PEER, KEY, &offer()).unwrap());
     assert_eq!(orders(&mut sharing), [Do::Decline]);

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT
+//! Offers wait for their answers with a descriptor each, of which a process has
+//! not many: no more than so many at a time.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use mlx5_queue::*;
+use mscclpp_softnic::*;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::ends::*;
+use crate::peer::*;
+use crate::support::shared_memory::*;
+use crate::support::*;
+
+/// Offers that may wait for an answer.
+const UNANSWERED: usize = 32;
+/// Registrations that one request names.
+const BURST: usize = 60;
+
+/// Registrations of a buffer each, and 8 bytes of every one.
+fn registrations(end: &End) -> (Vec<Registration>, Vec<[u8; 16]>) {
+    let registrations: Vec<_> = (0..BURST)
+        .map(|_| {
+            let range = end.memory.range(&SharedBuffer::new(4096));
+            (end.domain)
+                .register(range, AccessFlags::ALL, WriteOrdering::Relaxed)
+                .unwrap()
+        })
+        .collect();
+    let segment = |registration: &Registration| {
+        let address = registration.range().address();
+        DataSegment::new(address, registration.key(), 8).unwrap()
+    };
+    let list = registrations
+        .iter()
+        .map(|registration| segment(registration).encode());
+    let list = list.collect();
+    (registrations, list)
+}
+
+/// What is said until nothing is for a while: the keys that are offered. Writes
+/// are acknowledged.
+fn offers(peer: &mut Peer) -> Vec<[u8; 4]> {
+    let mut offered = Vec::new();
+    peer.stream
+        .set_read_timeout(Some(Duration::from_millis(500)))
+        .unwrap();
+    while !peer.is_silent() {
+        match peer.heard() {
+            (OFFERED, body) => offered.push(body[..4].try_into().unwrap()),
+            (WRITE, body) => peer.acknowledge(body[8..16].try_into().unwrap()),
+            (kind, _) => panic!("a frame of kind {kind}"),
+        }
+    }
+    offered
+}
+
+#[test]
+fn only_so_many_registrations_are_offered_at_a_time() {
+    let mut end = end();
+    let mut peer = Peer::of(&end);
+    let (_registrations, list) = registrations(&end);
+    let remote = RemoteAddress {
+        address: 0,
+        key: MemoryKey::new(1),
+    };
+    let mut all = Vec::new();
+    for expected in [UNANSWERED, BURST - UNANSWERED, 0] {
+        end.poster.post(write(remote, &list));
+        let offered = offers(&mut peer);
+        assert_eq!(end.poster.wait().failure(), None);
+        assert_eq!(offered.len(), expected);
+        for key in &offered {
+            peer.say(&frame(DECLINED, &[key]));
+        }
+        all.extend(offered);
+        // Until the answers have come.
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), BURST);
+}
+
+#[test]
+fn in_the_end_all_are_lent() {
+    let (mut a, b) = linked(Keeps::Order);
+    let (_registrations, list) = registrations(&a);
+    wait_for("all mappings", || {
+        a.poster.post(write(b.remote(0), &list));
+        assert_eq!(a.poster.wait().failure(), None);
+        (b.device.counters().mappings == BURST as u64).then_some(())
+    });
+}
+
+#[test]
+fn who_offers_more_at_a_time_loses_its_link() {
+    for (more, ends) in [(0, false), (1, true)] {
+        let end = end();
+        end.memory.hold_imports(true);
+        let mut peer = Peer::of(&end);
+        let lent = SharedBuffer::new(4096);
+        for key in 0..UNANSWERED + more {
+            let offered = offer(key as u32, 0x10000, 4096, true, 0);
+            peer.say_with(&offered, lent.memory());
+        }
+        if ends {
+            peer.expect_hang_up();
+            end.memory.hold_imports(false);
+        } else {
+            end.memory.hold_imports(false);
+            for _ in 0..UNANSWERED {
+                assert_eq!(peer.heard().0, TAKEN);
+            }
+        }
+    }
+}
+
+/// In a process of its own: a limit is for all threads of one.
+#[test]
+fn an_offer_whose_descriptor_is_lost_is_declined() {
+    const NAME: &str = "bursts::an_offer_whose_descriptor_is_lost_is_declined";
+    const ALONE: &str = "SOFTNIC_TEST_ALONE";
+    const DONE: i32 = 3;
+    if std::env::var_os(ALONE).is_none() {
+        let ended = Command::new(std::env::current_exe().unwrap())
+            .args([NAME, "--exact", "--nocapture", "--test-threads=1"])
+            .env(ALONE, "1")
+            .stdin(Stdio::null())
+            // Its harness would speak of another run of tests.
+            .stdout(Stdio::null())
+            .status()
+            .unwrap();
+        assert_eq!(ended.code(), Some(DONE));
+        return;
+    }
+    let (end, buffer) = (end(), SharedBuffer::new(8192));
+    let mut peer = lending(&end, &buffer);
+    let limit = Rlimit {
+        current: Some(64),
+        ..getrlimit(Resource::Nofile)
+    };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let all: Vec<_> = std::iter::from_fn(|| buffer.memory().try_clone_to_owned().ok()).collect();
+    assert!(!all.is_empty());
+    peer.say_with(&offer(6, 0x20000, 4096, true, 64), buffer.memory());
+    assert_eq!(peer.heard(), (DECLINED, 6u32.to_le_bytes().to_vec()));
+    // The link lasts, and what is offered later can be mapped.
+    drop(all);
+    peer.say_with(&offer(7, 0x30000, 4096, true, 64), buffer.memory());
+    assert_eq!(peer.heard(), (TAKEN, 7u32.to_le_bytes().to_vec()));
+    peer.write(end.remote(0), 4096, (5, 0x10000));
+    assert_eq!(peer.heard().0, ACKNOWLEDGE);
+    std::process::exit(DONE);
+}
