@@ -26,6 +26,10 @@ const HELLO: [u8; 8] = *b"softnic\x02";
 /// Bytes that wait to be sent, above which the device stops to make more.
 const CONGESTED: usize = 4 << 20;
 
+/// The same, above which there is no room for notices either: far more than devices
+/// that keep to the protocol have to say.
+const MOST_WAITING: usize = 2 * CONGESTED;
+
 /// For how long the device waits for a stream that takes nothing. After that,
 /// packets for it are lost, and only its own peer's queues suffer.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -233,7 +237,12 @@ impl LinkEnd {
     }
 
     fn is_full(&self) -> bool {
-        self.outgoing.len() - self.sent > CONGESTED
+        self.waiting() > CONGESTED
+    }
+
+    /// Bytes that wait to be sent.
+    fn waiting(&self) -> usize {
+        self.outgoing.len() - self.sent
     }
 
     /// True if something is waiting to be sent.
@@ -272,7 +281,8 @@ impl LinkEnd {
     }
 
     /// Takes a notice to be sent, and the descriptor that belongs to it. Unlike
-    /// packets, notices are never lost while the link lasts.
+    /// packets, notices are never lost while the link lasts: it ends when a peer
+    /// lets too many wait.
     pub(crate) fn tell(&mut self, key: MemoryKey, notice: &Notice, descriptor: Option<OwnedFd>) {
         if self.closed {
             return;
@@ -280,6 +290,9 @@ impl LinkEnd {
         self.clear_sent();
         (self.with).extend(descriptor.map(|descriptor| (self.outgoing.len(), descriptor)));
         encode_notice(key, notice, &mut self.outgoing);
+        if self.waiting() > MOST_WAITING {
+            self.close(&"the peer does not read what it is told");
+        }
     }
 
     fn clear_sent(&mut self) {

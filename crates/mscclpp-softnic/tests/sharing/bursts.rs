@@ -2,6 +2,7 @@
 //! Offers wait for their answers with a descriptor each, of which a process has
 //! not many: no more than so many at a time.
 
+use std::io::{ErrorKind, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -116,6 +117,41 @@ fn who_offers_more_at_a_time_loses_its_link() {
             }
         }
     }
+}
+
+/// Every offer too many is declined, and nobody reads that.
+#[test]
+fn who_does_not_read_notices_loses_its_link() {
+    let end = end();
+    let mut peer = Peer::of(&end);
+    let lent = SharedBuffer::new(4096);
+    let mut taken = 0;
+    while taken < 4096 {
+        for key in taken..taken + UNANSWERED {
+            let offered = offer(key as u32, 0x10000, 4096, true, 0);
+            peer.say_with(&offered, lent.memory());
+        }
+        for _ in 0..UNANSWERED {
+            assert_eq!(peer.heard().0, TAKEN);
+        }
+        taken += UNANSWERED;
+    }
+    peer.stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let declined = notice(DECLINED, 0).len();
+    // Twice what may wait.
+    let most = 2 * (8 << 20) / declined;
+    let key = 9999u32.to_le_bytes();
+    let one = frame(OFFERED, &[&key, &[0; 8], &[1, 0, 0, 0, 0, 0, 0, 0], &[0]]);
+    let chunk = one.repeat(1000);
+    let broken = (0..most / 1000).find_map(|_| peer.stream.write_all(&chunk).err());
+    let broken = broken.expect("all offers were taken").kind();
+    assert!(
+        matches!(broken, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset),
+        "{broken}"
+    );
+    wait_for("the end of the link", || {
+        end.device.links().is_empty().then_some(())
+    });
 }
 
 /// In a process of its own: a limit is for all threads of one.
