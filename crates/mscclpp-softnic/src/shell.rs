@@ -204,7 +204,9 @@ impl Shell {
                     // SAFETY: the state machine starts accesses inside ranges
                     // that it was given only, and their owners are kept: by
                     // their handles, and after those are dropped in `retired`
-                    // until the accesses that had begun are done.
+                    // until the accesses that had begun are done. It reads from
+                    // mappings that this memory has imported, too, which are kept
+                    // by `lending`, and after their end in the same way.
                     match unsafe { memory.submit(id, access) } {
                         Submitted::Done(result) => self.nic.access_done(id, result),
                         Submitted::Pending => {}

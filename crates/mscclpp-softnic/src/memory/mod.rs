@@ -30,7 +30,8 @@ impl AccessId {
 }
 
 /// One thing that the NIC does to memory. Addresses are absolute and inside a
-/// [`MemoryRange`] of the memory that receives the access.
+/// [`MemoryRange`] of the memory that receives the access; that of a source may
+/// also be inside what this memory has [imported](NicMemory::import).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Access {
@@ -104,7 +105,8 @@ pub trait NicMemory: Send + Sync + 'static {
     ///
     /// # Safety
     /// Every address of `access` lies inside a [`MemoryRange`] of this memory
-    /// whose owner lives until the access is complete.
+    /// or, as that of a source, inside what this memory has
+    /// [imported](Self::import), whose owner lives until the access is complete.
     unsafe fn submit(&self, id: AccessId, access: Access) -> Submitted;
 
     /// Whether accesses act in the order in which they are submitted, and none
