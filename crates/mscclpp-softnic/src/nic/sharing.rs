@@ -368,4 +368,6 @@ impl Sharing {
 }
 
 #[cfg(test)]
+mod pairs;
+#[cfg(test)]
 mod tests;
