@@ -16,9 +16,9 @@ use crate::config::{DeviceConfig, EngineMode};
 use crate::error::Error;
 use crate::event::EventQueue;
 use crate::fault::{ControlOperation, FaultKind};
+use crate::lending::{Done, ENDS_WITHIN, LendingThread};
 use crate::link::{LinkEnd, LinkStream};
 use crate::nic::Nic;
-use crate::sharer::{Done, ENDS_WITHIN, Sharer};
 use crate::shell::Shell;
 use crate::time::Time;
 
@@ -51,7 +51,7 @@ pub(crate) struct Inner {
     wanted: AtomicUsize,
     inbox: Mutex<Vec<Rung>>,
     /// What has come of exports and imports.
-    shared: Mutex<Vec<Done>>,
+    done: Mutex<Vec<Done>>,
     sleeping: AtomicBool,
     /// Counts what the engine has been told of: it does not sleep on news.
     news: AtomicU64,
@@ -121,7 +121,7 @@ impl Inner {
 
     /// Keeps the outcome of an export or import for the engine.
     pub(crate) fn note(&self, done: Done) {
-        self.shared
+        self.done
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(done);
@@ -140,12 +140,12 @@ impl Inner {
         }
         heard |= shell.look_at_registers();
         shell.nic.poll_records();
-        let shared = {
-            let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *shared)
+        let done = {
+            let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *done)
         };
-        heard |= !shared.is_empty();
-        shell.take_shared(shared);
+        heard |= !done.is_empty();
+        shell.take_done(done);
         shell.receive() || heard
     }
 
@@ -214,19 +214,19 @@ impl Engine {
             events,
             wanted: AtomicUsize::new(0),
             inbox: Mutex::new(Vec::new()),
-            shared: Mutex::new(Vec::new()),
+            done: Mutex::new(Vec::new()),
             sleeping: AtomicBool::new(false),
             news: AtomicU64::new(0),
             wake,
             stop: AtomicBool::new(false),
         });
-        inner.lock().lending.sharer = Sharer::new(Arc::downgrade(&inner));
+        inner.lock().lending.thread = LendingThread::new(Arc::downgrade(&inner));
         let mut thread = None;
         if mode == EngineMode::Thread {
-            let shared = inner.clone();
+            let engine = inner.clone();
             let spawned = thread::Builder::new()
                 .name(format!("{name}-engine"))
-                .spawn(move || run(&shared))
+                .spawn(move || run(&engine))
                 .map_err(|source| Error::Engine {
                     device: name.to_owned(),
                     source,
@@ -245,7 +245,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.inner.stop.store(true, Ordering::SeqCst);
         self.inner.wake();
-        let sharer = self.inner.lock().lending.sharer.stop();
+        let lending = self.inner.lock().lending.thread.stop();
         // The last handle may be owned by memory that one of them lets go.
         let current = thread::current().id();
         let other = |thread: &JoinHandle<()>| thread.thread().id() != current;
@@ -253,7 +253,7 @@ impl Drop for Engine {
         if let Some(thread) = self.thread.take().filter(other) {
             join(thread, device);
         }
-        if let Some(thread) = sharer.filter(other) {
+        if let Some(thread) = lending.filter(other) {
             if ends_within(&thread, ENDS_WITHIN) {
                 join(thread, device);
             } else {

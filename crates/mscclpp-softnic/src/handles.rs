@@ -216,7 +216,7 @@ impl Drop for RegistrationOwner {
         shell.nic.remove_region(self.key);
         let range = shell.lending.deregistered(self.key);
         shell.retire(self.range.owner().clone());
-        let lent = shell.nic.common.sharing.has_orders();
+        let lent = shell.nic.common.loans.has_orders();
         Inner::unlock(shell);
         drop(range);
         if lent {

@@ -228,7 +228,6 @@ mod memory;
 mod nic;
 mod queue_config;
 mod region;
-mod sharer;
 mod shell;
 mod time;
 mod violation;

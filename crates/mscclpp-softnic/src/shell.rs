@@ -7,12 +7,11 @@ use std::sync::{Arc, Weak};
 use crate::capability::DeviceAddress;
 use crate::error::Error;
 use crate::event::{Event, EventQueue};
-use crate::lending::{Ended, Lending};
+use crate::lending::{Done, Ended, Lending, Loan};
 use crate::link::{Frame, LinkEnd, LinkStream, READ};
 use crate::memory::{HostMemory, HostWord, MemoryRange, NicMemory, Submitted};
-use crate::nic::sharing::OutOfStep;
+use crate::nic::loans::OutOfStep;
 use crate::nic::{Effect, Nic, Place, SpaceId, Start};
-use crate::sharer::{Done, Shared};
 
 /// The register of a doorbell page, in the first 8 bytes of which device code
 /// without a call stores.
@@ -162,7 +161,7 @@ impl Shell {
         self.numbered += 1;
         let link = LinkEnd::new(peer, self.numbered, stream);
         if link.passes_descriptors() {
-            self.nic.common.sharing.connect(peer);
+            self.nic.common.loans.connect(peer);
         }
         self.links.push(link);
     }
@@ -171,7 +170,7 @@ impl Shell {
     fn remove_links(&mut self, gone: impl Fn(&LinkEnd) -> bool) -> Vec<DeviceAddress> {
         let gone: Vec<LinkEnd> = self.links.extract_if(.., |link| gone(link)).collect();
         for link in &gone {
-            self.nic.common.sharing.disconnect(link.peer);
+            self.nic.common.loans.disconnect(link.peer);
             let (lent, ended) = self.lending.disconnected(link.id);
             self.freed.extend(lent);
             self.retired.push((0, Retired::Mapped(ended)));
@@ -180,7 +179,7 @@ impl Shell {
     }
 
     /// Takes in what has come of exports and imports.
-    pub(crate) fn take_shared(&mut self, done: Vec<Done>) {
+    pub(crate) fn take_done(&mut self, done: Vec<Done>) {
         for done in done {
             let ended = self.lending.done(&mut self.nic, &mut self.links, done);
             self.retired
@@ -212,7 +211,7 @@ impl Shell {
                         Submitted::Pending => {}
                     }
                 }
-                Effect::Share(order) => {
+                Effect::Lend(order) => {
                     let (nic, links) = (&mut self.nic, &mut self.links);
                     let ended = self.lending.carry_out(nic, links, order, &mut self.freed);
                     self.retired
@@ -250,16 +249,16 @@ impl Shell {
         let mut any = false;
         let (nic, lending, spaces) = (&mut self.nic, &mut self.lending, &self.spaces);
         for end in &mut self.links {
-            let (peer, link, shares) = (end.peer, end.id, end.passes_descriptors());
+            let (peer, link, lends) = (end.peer, end.id, end.passes_descriptors());
             any |= end.receive(&mut self.buffer, &mut |frame, descriptor| match frame {
                 Frame::Packet(packet) => {
                     nic.packet(peer, packet);
                     Ok(())
                 }
-                Frame::Notice(..) if !shares => Err(OutOfStep("over a link to another host")),
+                Frame::Notice(..) if !lends => Err(OutOfStep("over a link to another host")),
                 Frame::Notice(key, notice) => {
-                    let shared = Shared { peer, link, key };
-                    lending.noticed(nic, spaces, shared, notice, descriptor)
+                    let loan = Loan { peer, link, key };
+                    lending.noticed(nic, spaces, loan, notice, descriptor)
                 }
             });
         }

@@ -28,8 +28,8 @@ use mlx5_queue::MemoryKey;
 
 pub(crate) use read::decode;
 
+use crate::nic::loans::Notice;
 use crate::nic::packet::{AtomicOperation, Body, Packet, Part, Payload, Refusal};
-use crate::nic::sharing::Notice;
 
 /// Bytes of the largest frame: a train of packets and what belongs to it.
 pub(crate) const MAX_FRAME: usize = MAX_PAYLOAD + 256;

@@ -17,8 +17,8 @@ use codec::{HEADER, decode, encode, encode_notice, frame_length};
 use mlx5_queue::MemoryKey;
 
 use crate::capability::DeviceAddress;
+use crate::nic::loans::{Notice, OutOfStep};
 use crate::nic::packet::Packet;
-use crate::nic::sharing::{Notice, OutOfStep};
 
 /// First bytes on a stream, with the version of the packets on it.
 const HELLO: [u8; 8] = *b"softnic\x02";

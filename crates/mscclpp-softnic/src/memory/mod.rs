@@ -132,7 +132,7 @@ pub trait NicMemory: Send + Sync + 'static {
     /// [`Device::link`]: crate::Device::link
     ///
     /// # Errors
-    /// A reason for a log: the range is then not shared.
+    /// A reason for a log: the range is then not lent.
     fn export(&self, _range: &MemoryRange) -> Result<Option<Export>, MemoryFault> {
         Ok(None)
     }

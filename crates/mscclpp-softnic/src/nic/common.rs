@@ -8,10 +8,10 @@ use mlx5_queue::{Entry, QueueIndex, QueueNumber};
 
 use super::access::Accesses;
 use super::completion::CompletionRing;
+use super::loans::Loans;
 use super::network::Network;
 use super::packet::Packet;
 use super::regions::Regions;
-use super::sharing::Sharing;
 use super::table::Table;
 use crate::capability::DeviceAddress;
 use crate::config::DeviceConfig;
@@ -31,7 +31,7 @@ pub(crate) struct Common {
     pub(crate) address: DeviceAddress,
     pub(crate) accesses: Accesses,
     pub(crate) regions: Regions,
-    pub(crate) sharing: Sharing,
+    pub(crate) loans: Loans,
     pub(crate) completions: Table<CompletionRing>,
     pub(crate) network: Network,
     pub(crate) counters: Counters,
@@ -58,7 +58,7 @@ impl Common {
             address: DeviceAddress(random_address()),
             accesses: Accesses::default(),
             regions: Regions::new(variant),
-            sharing: Sharing::default(),
+            loans: Loans::default(),
             completions: Table::new(0x40),
             network: Network::new(config.network),
             counters: Counters::default(),

@@ -46,7 +46,7 @@ impl Source {
                 c.regions.locate(key, address, length).ok()?
             } else {
                 mapped += length;
-                c.sharing.locate(from, piece, to)?
+                c.loans.locate(from, piece, to)?
             };
             places.push((place, length));
         }

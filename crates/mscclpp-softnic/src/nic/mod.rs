@@ -10,6 +10,7 @@ mod access;
 mod common;
 mod completion;
 mod landing;
+pub(crate) mod loans;
 mod network;
 pub(crate) mod packet;
 mod queue;
@@ -21,7 +22,6 @@ mod responder;
 mod result;
 mod retry;
 mod send_queue;
-pub(crate) mod sharing;
 mod table;
 mod transmit;
 mod trigger;
@@ -56,7 +56,7 @@ pub(crate) enum Effect {
     // Boxed: on its way to a socket a packet's size does not matter, and an
     // access is started for every request.
     Transmit(DeviceAddress, Box<Packet>),
-    Share(sharing::Order),
+    Lend(loans::Order),
 }
 
 /// What a queue pair is made of.
@@ -125,7 +125,7 @@ impl Nic {
 
     pub(crate) fn remove_region(&mut self, key: MemoryKey) {
         self.common.regions.remove(key);
-        self.common.sharing.withdraw(key);
+        self.common.loans.withdraw(key);
     }
 
     pub(crate) fn add_completion_queue(&mut self, base: Place, ring: RingSize) -> u32 {
@@ -225,7 +225,7 @@ impl Nic {
         counters.live.registrations = self.common.regions.live();
         counters.live.completion_queues = self.common.completions.live();
         counters.live.queue_pairs = self.queues.live();
-        counters.mappings = self.common.sharing.mappings();
+        counters.mappings = self.common.loans.mappings();
         counters
     }
 
@@ -367,8 +367,8 @@ impl Nic {
             if let Some(start) = self.common.accesses.next() {
                 return Some(Effect::Start(start));
             }
-            if let Some(order) = self.common.sharing.next_order() {
-                return Some(Effect::Share(order));
+            if let Some(order) = self.common.loans.next_order() {
+                return Some(Effect::Lend(order));
             }
             if std::mem::take(&mut self.common.unlocked) {
                 for queue in std::mem::take(&mut self.common.waiting) {

@@ -199,7 +199,7 @@ pub(super) fn is_lent(c: &mut Common, domain: u32, peer: DeviceAddress, pieces: 
         let Ok((place, _)) = c.regions.check(domain, key, address, length, need) else {
             return false;
         };
-        all &= c.sharing.lends(peer, key, place.space);
+        all &= c.loans.lends(peer, key, place.space);
     }
     all
 }

@@ -5,10 +5,10 @@ use mlx5_queue::{MemoryKey, QueueNumber};
 
 use super::{CodecError, Frame, MAX_COUNT, MAX_PAYLOAD, kind, refusal};
 use crate::memory::{Bytes, Export};
+use crate::nic::loans::{Notice, Offer};
 use crate::nic::packet::{
     AtomicOperation, Body, MAX_PIECES, Packet, Part, Payload, Piece, Pieces, Refusal,
 };
-use crate::nic::sharing::{Notice, Offer};
 
 /// Reads what follows a frame's header.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Frame, CodecError> {

@@ -5,8 +5,8 @@ use mlx5_queue::QueueNumber;
 
 use super::*;
 use crate::memory::{Bytes, Export};
+use crate::nic::loans::Offer;
 use crate::nic::packet::{MAX_PIECES, Piece};
-use crate::nic::sharing::Offer;
 
 fn part() -> impl Strategy<Value = (Part, Vec<u8>)> {
     (

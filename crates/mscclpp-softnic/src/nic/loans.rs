@@ -121,13 +121,13 @@ struct Peer {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Sharing {
-    /// Those with a link that can hand over what sharing takes.
+pub(crate) struct Loans {
+    /// Those with a link that can hand over what lending takes.
     peers: Vec<Peer>,
     orders: VecDeque<Order>,
 }
 
-impl Sharing {
+impl Loans {
     fn peer(&mut self, device: DeviceAddress) -> Option<&mut Peer> {
         self.peers.iter_mut().find(|peer| peer.device == device)
     }

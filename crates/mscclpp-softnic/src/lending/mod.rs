@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-//! The hands of [`Sharing`](crate::nic::sharing::Sharing): who keeps what lent
+//! The hands of [`Loans`](crate::nic::loans::Loans): who keeps what lent
 //! and borrowed memory stands on, and what is said of it over links.
+
+mod thread;
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -9,29 +11,30 @@ use std::sync::{Arc, Weak};
 
 use mlx5_queue::MemoryKey;
 use smallvec::SmallVec;
+use thread::Job;
+pub(crate) use thread::{Done, ENDS_WITHIN, LendingThread, Loan};
 
 use crate::link::LinkEnd;
 use crate::memory::{MemoryRange, NicMemory};
-use crate::nic::sharing::{Do, Notice, Order, OutOfStep};
+use crate::nic::loans::{Do, Notice, Order, OutOfStep};
 use crate::nic::{Nic, Place, SpaceId};
-use crate::sharer::{Done, Job, Shared, Sharer};
 
 type Owner = Arc<dyn Any + Send + Sync>;
 
 pub(crate) struct Lending {
-    pub(crate) sharer: Sharer,
+    pub(crate) thread: LendingThread,
     /// Registered memory that might be lent.
     ranges: HashMap<MemoryKey, MemoryRange>,
     /// Of what is lent or about to be.
-    lent: HashMap<Shared, Owner>,
+    lent: HashMap<Loan, Owner>,
     /// Of what is mapped.
-    borrowed: HashMap<Shared, Vec<Owner>>,
+    borrowed: HashMap<Loan, Vec<Owner>>,
 }
 
 impl Default for Lending {
     fn default() -> Self {
         Self {
-            sharer: Sharer::new(Weak::new()),
+            thread: LendingThread::new(Weak::new()),
             ranges: HashMap::new(),
             lent: HashMap::new(),
             borrowed: HashMap::new(),
@@ -40,8 +43,8 @@ impl Default for Lending {
 }
 
 /// Nothing can be offered: as if the peer had declined.
-fn not_lent(nic: &mut Nic, Shared { peer, key, .. }: Shared) {
-    let answered = nic.common.sharing.answered(peer, key, false);
+fn not_lent(nic: &mut Nic, Loan { peer, key, .. }: Loan) {
+    let answered = nic.common.loans.answered(peer, key, false);
     debug_assert_eq!(answered, Ok(()), "an offer was wanted");
 }
 
@@ -49,7 +52,7 @@ fn not_lent(nic: &mut Nic, Shared { peer, key, .. }: Shared) {
 pub(crate) struct Ended {
     pub(crate) owners: Vec<Owner>,
     /// Whom to tell when nothing touches it any more.
-    pub(crate) tell: Option<Shared>,
+    pub(crate) tell: Option<Loan>,
 }
 
 impl Lending {
@@ -74,7 +77,7 @@ impl Lending {
         freed: &mut Vec<Owner>,
     ) -> Option<Ended> {
         let link = links.iter_mut().find(|link| link.peer == peer)?;
-        let shared = Shared {
+        let loan = Loan {
             peer,
             link: link.id,
             key,
@@ -83,22 +86,22 @@ impl Lending {
             Do::Offer => match self.ranges.get(&key) {
                 Some(range) => {
                     let owner = range.owner().clone();
-                    match self.sharer.ask(Job::Export(shared, range.clone())) {
-                        Ok(()) => drop(self.lent.insert(shared, owner)),
-                        Err(_) => not_lent(nic, shared),
+                    match self.thread.ask(Job::Export(loan, range.clone())) {
+                        Ok(()) => drop(self.lent.insert(loan, owner)),
+                        Err(_) => not_lent(nic, loan),
                     }
                 }
                 // Deregistered since.
-                None => not_lent(nic, shared),
+                None => not_lent(nic, loan),
             },
             Do::Withdraw => link.tell(key, &Notice::Withdrawn, None),
-            Do::Reclaim => freed.extend(self.lent.remove(&shared)),
+            Do::Reclaim => freed.extend(self.lent.remove(&loan)),
             Do::Take => link.tell(key, &Notice::Taken, None),
             Do::Decline => link.tell(key, &Notice::Declined, None),
             Do::Release => {
                 return Some(Ended {
-                    owners: self.borrowed.remove(&shared).unwrap_or_default(),
-                    tell: Some(shared),
+                    owners: self.borrowed.remove(&loan).unwrap_or_default(),
+                    tell: Some(loan),
                 });
             }
         }
@@ -113,14 +116,14 @@ impl Lending {
         ended: Ended,
         freed: &mut Vec<Owner>,
     ) {
-        if let Some(Shared { peer, link, key }) = ended.tell
+        if let Some(Loan { peer, link, key }) = ended.tell
             && let Some(link) = links.iter_mut().find(|end| end.id == link)
         {
-            nic.common.sharing.left(peer, key);
+            nic.common.loans.left(peer, key);
             link.tell(key, &Notice::Released, None);
         }
         if !ended.owners.is_empty()
-            && let Err(Job::Drop(owners)) = self.sharer.ask(Job::Drop(ended.owners))
+            && let Err(Job::Drop(owners)) = self.thread.ask(Job::Drop(ended.owners))
         {
             freed.extend(owners);
         }
@@ -131,41 +134,41 @@ impl Lending {
         &mut self,
         nic: &mut Nic,
         memories: &[Arc<dyn NicMemory>],
-        shared: Shared,
+        loan: Loan,
         notice: Notice,
         descriptor: Option<OwnedFd>,
     ) -> Result<(), OutOfStep> {
-        let Shared { peer, key, .. } = shared;
-        let sharing = &mut nic.common.sharing;
+        let Loan { peer, key, .. } = loan;
+        let loans = &mut nic.common.loans;
         match notice {
             Notice::Offered(offer) => {
-                if sharing.offered(peer, key, &offer)? {
+                if loans.offered(peer, key, &offer)? {
                     let lost = offer.descriptor && descriptor.is_none();
                     let memories = memories.iter().enumerate().skip(1);
                     let memories =
                         memories.map(|(i, memory)| (SpaceId(i as u16), Arc::clone(memory)));
                     let job = Job::Import {
-                        shared,
+                        loan,
                         offer,
                         descriptor,
                         memories: memories.collect(),
                     };
-                    if lost || self.sharer.ask(job).is_err() {
-                        sharing.mapped(peer, key, SmallVec::new());
+                    if lost || self.thread.ask(job).is_err() {
+                        loans.mapped(peer, key, SmallVec::new());
                     }
                 }
                 Ok(())
             }
             Notice::Taken => {
                 tracing::debug!(%peer, key = key.get(), "a peer reaches a registration itself");
-                sharing.answered(peer, key, true)
+                loans.answered(peer, key, true)
             }
             Notice::Declined => {
                 tracing::debug!(%peer, key = key.get(), "a peer gets a registration's bytes by the link");
-                sharing.answered(peer, key, false)
+                loans.answered(peer, key, false)
             }
-            Notice::Withdrawn => sharing.withdrawn(peer, key),
-            Notice::Released => sharing.released(peer, key),
+            Notice::Withdrawn => loans.withdrawn(peer, key),
+            Notice::Released => loans.released(peer, key),
         }
     }
 
@@ -177,14 +180,14 @@ impl Lending {
         links: &mut [LinkEnd],
         done: Done,
     ) -> Option<Ended> {
-        let (Done::Exported(shared, _) | Done::Imported(shared, _)) = &done;
-        let shared @ Shared { peer, link, key } = *shared;
+        let (Done::Exported(loan, _) | Done::Imported(loan, _)) = &done;
+        let loan @ Loan { peer, link, key } = *loan;
         let link = links.iter_mut().find(|end| end.id == link);
         match (done, link) {
             (Done::Exported(_, Some((offer, descriptor))), Some(link)) => {
                 link.tell(key, &Notice::Offered(offer), descriptor);
             }
-            (Done::Exported(_, None), Some(_)) => not_lent(nic, shared),
+            (Done::Exported(_, None), Some(_)) => not_lent(nic, loan),
             (Done::Exported(..), None) => {}
             (Done::Imported(_, imported), link) => {
                 let places = imported.iter().map(|(space, range)| Place {
@@ -200,9 +203,9 @@ impl Lending {
                 let memories = places.len();
                 tracing::debug!(%peer, key = key.get(), memories, "a peer offered a registration");
                 if memories > 0 {
-                    self.borrowed.insert(shared, owners);
+                    self.borrowed.insert(loan, owners);
                 }
-                nic.common.sharing.mapped(peer, key, places);
+                nic.common.loans.mapped(peer, key, places);
             }
         }
         None
@@ -210,9 +213,9 @@ impl Lending {
 
     /// A link is gone: what it lent, and the mappings that have ended with it.
     pub(crate) fn disconnected(&mut self, link: u64) -> (Vec<Owner>, Ended) {
-        let lent = self.lent.extract_if(|shared, _| shared.link == link);
+        let lent = self.lent.extract_if(|loan, _| loan.link == link);
         let lent = lent.map(|(_, owner)| owner).collect();
-        let borrowed = self.borrowed.extract_if(|shared, _| shared.link == link);
+        let borrowed = self.borrowed.extract_if(|loan, _| loan.link == link);
         let owners = borrowed.flat_map(|(_, owners)| owners).collect();
         (lent, Ended { owners, tell: None })
     }

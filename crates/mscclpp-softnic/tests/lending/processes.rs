@@ -107,7 +107,7 @@ fn two_processes_fetch_from_each_other() {
     if let Ok(socket) = std::env::var(SOCKET) {
         return child(&socket);
     }
-    let directory = std::env::temp_dir().join(format!("softnic-sharing-{}", std::process::id()));
+    let directory = std::env::temp_dir().join(format!("softnic-lending-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let socket = directory.join("socket");
     let listener = UnixListener::bind(&socket).unwrap();

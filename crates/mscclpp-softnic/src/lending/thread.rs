@@ -15,7 +15,7 @@ use crate::capability::DeviceAddress;
 use crate::engine::Inner;
 use crate::memory::{Export, Imported, MemoryRange, NicMemory};
 use crate::nic::SpaceId;
-use crate::nic::sharing::Offer;
+use crate::nic::loans::Offer;
 
 /// How long a device that ends waits for the thread. It may be in a call of a
 /// driver that does not return: it is left behind then, and owns what it uses.
@@ -23,7 +23,7 @@ pub(crate) const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A registration over one link: this one's or the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Shared {
+pub(crate) struct Loan {
     pub(crate) peer: DeviceAddress,
     /// The link's number.
     pub(crate) link: u64,
@@ -32,9 +32,9 @@ pub(crate) struct Shared {
 
 /// What is to be done.
 pub(crate) enum Job {
-    Export(Shared, MemoryRange),
+    Export(Loan, MemoryRange),
     Import {
-        shared: Shared,
+        loan: Loan,
         offer: Offer,
         descriptor: Option<OwnedFd>,
         memories: Vec<(SpaceId, Arc<dyn NicMemory>)>,
@@ -45,18 +45,18 @@ pub(crate) enum Job {
 
 /// What has come of it.
 pub(crate) enum Done {
-    Exported(Shared, Option<(Offer, Option<OwnedFd>)>),
-    Imported(Shared, Vec<(SpaceId, Imported)>),
+    Exported(Loan, Option<(Offer, Option<OwnedFd>)>),
+    Imported(Loan, Vec<(SpaceId, Imported)>),
 }
 
 /// The thread, started when it is first needed.
-pub(crate) struct Sharer {
+pub(crate) struct LendingThread {
     inner: Weak<Inner>,
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Sharer {
+impl LendingThread {
     pub(crate) fn new(inner: Weak<Inner>) -> Self {
         Self {
             inner,
@@ -71,7 +71,7 @@ impl Sharer {
             && let Some(inner) = self.inner.upgrade()
         {
             let (jobs, asked) = channel();
-            let name = format!("{}-share", inner.name);
+            let name = format!("{}-lending", inner.name);
             let weak = Weak::clone(&self.inner);
             match thread::Builder::new()
                 .name(name)
@@ -79,7 +79,7 @@ impl Sharer {
             {
                 Ok(thread) => (self.jobs, self.thread) = (Some(jobs), Some(thread)),
                 Err(error) => {
-                    tracing::warn!(%error, "a NIC in software shares no memory with its peers");
+                    tracing::warn!(%error, "a NIC in software lends and borrows no memory");
                 }
             }
         }
@@ -107,13 +107,13 @@ fn run(inner: &Weak<Inner>, asked: &Receiver<Job>) {
                 continue;
             }
             _ if has_ended() => continue,
-            Job::Export(shared, range) => Done::Exported(shared, export(shared, &range)),
+            Job::Export(loan, range) => Done::Exported(loan, export(loan, &range)),
             Job::Import {
-                shared,
+                loan,
                 offer,
                 descriptor,
                 memories,
-            } => Done::Imported(shared, import(shared, &offer, descriptor, &memories)),
+            } => Done::Imported(loan, import(loan, &offer, descriptor, &memories)),
         };
         if let Some(inner) = inner.upgrade() {
             inner.note(done);
@@ -121,8 +121,8 @@ fn run(inner: &Weak<Inner>, asked: &Receiver<Job>) {
     }
 }
 
-fn export(shared: Shared, range: &MemoryRange) -> Option<(Offer, Option<OwnedFd>)> {
-    let peer = shared.peer;
+fn export(loan: Loan, range: &MemoryRange) -> Option<(Offer, Option<OwnedFd>)> {
+    let peer = loan.peer;
     match range.memory().export(range) {
         Ok(Some(export)) if export.description.len() <= Export::MAX_DESCRIPTION => {
             let offer = Offer {
@@ -138,23 +138,23 @@ fn export(shared: Shared, range: &MemoryRange) -> Option<(Offer, Option<OwnedFd>
             None
         }
         Ok(None) => {
-            tracing::debug!(%peer, ?range, "a registration cannot be shared: bytes go by the link");
+            tracing::debug!(%peer, ?range, "a registration cannot be lent: bytes go by the link");
             None
         }
         Err(fault) => {
-            tracing::debug!(%peer, ?range, %fault, "a registration is not shared: bytes go by the link");
+            tracing::debug!(%peer, ?range, %fault, "a registration is not lent: bytes go by the link");
             None
         }
     }
 }
 
 fn import(
-    shared: Shared,
+    loan: Loan,
     offer: &Offer,
     descriptor: Option<OwnedFd>,
     memories: &[(SpaceId, Arc<dyn NicMemory>)],
 ) -> Vec<(SpaceId, Imported)> {
-    let Shared { peer, key, .. } = shared;
+    let Loan { peer, key, .. } = loan;
     let descriptor = descriptor.as_ref().map(AsFd::as_fd);
     let mut imported = Vec::new();
     for (space, memory) in memories {

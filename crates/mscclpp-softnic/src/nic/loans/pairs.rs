@@ -75,7 +75,7 @@ struct Mapped {
 
 #[derive(Default)]
 struct End {
-    sharing: Sharing,
+    loans: Loans,
     up: bool,
     registered: HashMap<MemoryKey, Instance>,
     /// Owners, none for what had been deregistered before it could be kept.
@@ -92,7 +92,7 @@ struct End {
 
 impl End {
     fn down(&mut self, peer: DeviceAddress) {
-        self.sharing.disconnect(peer);
+        self.loans.disconnect(peer);
         self.up = false;
         self.kept.clear();
         let mapped = self.mapped.drain();
@@ -139,14 +139,14 @@ impl Pair {
         self.links += 1;
         for (at, end) in self.ends.iter_mut().enumerate() {
             end.down(PEERS[at ^ 1]);
-            end.sharing.connect(PEERS[at ^ 1]);
+            end.loans.connect(PEERS[at ^ 1]);
             end.up = true;
         }
     }
 
     fn order(&mut self, at: usize) {
         let (end, peer) = (&mut self.ends[at], PEERS[at ^ 1]);
-        let Some(Order { key, what, .. }) = end.sharing.next_order() else {
+        let Some(Order { key, what, .. }) = end.loans.next_order() else {
             return;
         };
         match what {
@@ -156,7 +156,7 @@ impl Pair {
                 assert_eq!(before, None, "an owner in the place of another");
                 match instance {
                     Some(instance) => end.exports.push_back((self.links, key, instance)),
-                    None => end.sharing.answered(peer, key, false).unwrap(),
+                    None => end.loans.answered(peer, key, false).unwrap(),
                 }
             }
             Do::Withdraw => self.tell(at, key, Notice::Withdrawn),
@@ -177,7 +177,7 @@ impl Pair {
         match end.exports.pop_front() {
             Some((link, key, instance)) if link == self.links && end.up => {
                 if !well {
-                    return end.sharing.answered(peer, key, false).unwrap();
+                    return end.loans.answered(peer, key, false).unwrap();
                 }
                 let offer = Offer {
                     address: address(instance),
@@ -211,7 +211,7 @@ impl Pair {
                     // It may have been over an earlier link.
                     end.released.retain(|_, released| *released != instance);
                 }
-                end.sharing.mapped(peer, key, places);
+                end.loans.mapped(peer, key, places);
             }
             _ => {}
         }
@@ -223,7 +223,7 @@ impl Pair {
             Some((link, key)) if link == self.links && end.up => {
                 let mapped = end.mapped.remove(&key).unwrap();
                 end.released.insert(key, mapped.instance);
-                end.sharing.left(peer, key);
+                end.loans.left(peer, key);
                 self.tell(at, key, Notice::Released);
             }
             _ => {}
@@ -241,21 +241,21 @@ impl Pair {
             }
             Some(Said::Notice(key, notice)) => (key, notice),
         };
-        let sharing = &mut end.sharing;
+        let loans = &mut end.loans;
         match notice {
             Notice::Offered(offer) => {
                 let instance = offer.description.as_array().unwrap();
                 let instance = Instance::from_le_bytes(*instance);
-                assert!(sharing.offered(peer, key, &offer).unwrap());
+                assert!(loans.offered(peer, key, &offer).unwrap());
                 end.imports.push_back((self.links, key, instance));
             }
-            Notice::Taken => sharing.answered(peer, key, true).unwrap(),
-            Notice::Declined => sharing.answered(peer, key, false).unwrap(),
+            Notice::Taken => loans.answered(peer, key, true).unwrap(),
+            Notice::Declined => loans.answered(peer, key, false).unwrap(),
             Notice::Withdrawn => {
-                sharing.withdrawn(peer, key).unwrap();
+                loans.withdrawn(peer, key).unwrap();
                 end.mapped.get_mut(&key).unwrap().withdrawn = true;
             }
-            Notice::Released => sharing.released(peer, key).unwrap(),
+            Notice::Released => loans.released(peer, key).unwrap(),
         }
     }
 
@@ -269,13 +269,13 @@ impl Pair {
             }
             Step::Deregister(number) => {
                 if end.registered.remove(&key(number)).is_some() {
-                    end.sharing.withdraw(key(number));
+                    end.loans.withdraw(key(number));
                 }
             }
             Step::Send(number) => {
                 let key = key(number);
                 if let Some(&instance) = end.registered.get(&key)
-                    && end.sharing.lends(peer, key, GPU)
+                    && end.loans.lends(peer, key, GPU)
                 {
                     assert_eq!(end.kept.get(&key), Some(&Some(instance)));
                     self.say(at, Said::Packet(key, instance));
@@ -319,7 +319,7 @@ impl Pair {
     fn check(&self) {
         for (at, end) in self.ends.iter().enumerate() {
             let peer = PEERS[at ^ 1];
-            for peer in &end.sharing.peers {
+            for peer in &end.loans.peers {
                 let offered = |lent: &&Lent| matches!(lent, Lent::Offered { .. });
                 let asked = |borrowed: &&Borrowed| matches!(borrowed, Borrowed::Asked { .. });
                 assert_eq!(peer.unanswered, peer.lent.values().filter(offered).count());
@@ -333,7 +333,7 @@ impl Pair {
                 assert!(!end.find(peer, key, instance), "what was let go is found");
             }
             let usable = end.mapped.values().filter(|mapped| !mapped.withdrawn);
-            assert_eq!(end.sharing.mappings(), usable.count() as u64);
+            assert_eq!(end.loans.mappings(), usable.count() as u64);
         }
     }
 }
@@ -351,7 +351,7 @@ impl End {
             space: GPU,
             address,
         };
-        let found = self.sharing.locate(peer, piece, GPU);
+        let found = self.loans.locate(peer, piece, GPU);
         assert!(found.is_none_or(|found| found == place));
         found.is_some()
     }
@@ -378,8 +378,8 @@ proptest! {
         pair.check();
         for end in &pair.ends {
             prop_assert!(end.kept.is_empty() && end.mapped.is_empty());
-            prop_assert!(!end.sharing.has_orders());
-            for peer in &end.sharing.peers {
+            prop_assert!(!end.loans.has_orders());
+            for peer in &end.loans.peers {
                 prop_assert!(peer.lent.is_empty() && peer.borrowed.is_empty());
             }
         }
