@@ -6,14 +6,16 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
 
 use mscclpp_bootstrap::{Deadline, Deadlines};
 
 use crate::control::{Arrived, Control, Message, Route, watch_for_silence};
-use crate::ending::wait_until;
+use crate::ending::{join_within, wait_until};
 use crate::error::{Error, Result};
 use crate::status::StickyStatus;
 use crate::sync::lock_plain as lock;
+use crate::watcher::{Watched, Watcher};
 
 /// Ends a wait of the hand-shake.
 pub(crate) type Cancel = Box<dyn Fn() + Send + Sync>;
@@ -112,20 +114,38 @@ impl ControlEnd {
         *slot = cancel;
     }
 
-    /// The owner is going: waits for the stream by which the other end can be told, unless `over`. Else
-    /// that would go on trying until its deadline.
-    pub(crate) fn linger(&self, deadline: Deadline, over: impl Fn() -> bool) {
+    /// The owner is going: waits for the stream by which the other end can be told, if there is to be
+    /// one. Else that would go on trying until its deadline.
+    pub(crate) fn linger(&self, deadline: Deadline) {
         wait_until(deadline, || {
-            over() || self.given_up() || self.control.get().is_some()
+            self.is_ready() || self.given_up() || self.control.get().is_some()
         });
     }
 
-    /// The owner is gone: ends the wait of the hand-shake.
-    pub(crate) fn close(&self) {
+    /// The owner is gone, and what was posted is done. Ends the hand-shake and the watching of
+    /// `watched`, which has this; stops what posts, by `stop`; waits for the end of the connection's
+    /// own thread; and tells the other end. Takes [`Deadlines::teardown`] at most.
+    pub(crate) fn leave(
+        &self,
+        watcher: &Watcher,
+        watched: &Arc<dyn Watched>,
+        thread: Option<JoinHandle<()>>,
+        stop: impl FnOnce(),
+    ) {
         self.closing.store(true, SeqCst);
         if let Some(cancel) = &*lock(&self.cancel) {
             cancel();
         }
+        let teardown = Deadline::after(self.deadlines.teardown);
+        watcher.remove(watched, teardown);
+        // A thread that goes on after the hand-shake ends by this.
+        stop();
+        if let Some(thread) = thread {
+            join_within(thread, teardown, self.rank);
+        }
+        // The hand-shake may have added it meanwhile.
+        watcher.remove(watched, teardown);
+        self.tell();
     }
 
     /// Ends the connection with an error, unless it has ended already. The other end is not told yet.
@@ -214,5 +234,47 @@ impl ControlEnd {
     /// What becomes readable when the other end has something to say, until this end has ended.
     pub(crate) fn stream(&self) -> Option<BorrowedFd<'_>> {
         (!self.has_told()).then(|| Some(self.control.get()?.as_fd()))?
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    struct End(ControlEnd);
+
+    impl Watched for End {
+        fn look(&self) {}
+
+        fn stream(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+    }
+
+    /// Added after the watcher was told to let go, by a thread that ends in time.
+    #[test]
+    fn what_the_hand_shake_adds_last_is_let_go_too() {
+        let deadlines = Deadlines::default();
+        let status = StickyStatus::new().unwrap();
+        let end = Arc::new(End(ControlEnd::new(status, None, deadlines)));
+        let watcher = Arc::new(Watcher::new().unwrap());
+        let stopped = Arc::new(AtomicBool::new(false));
+        let (theirs, adds, may) = (end.clone(), watcher.clone(), stopped.clone());
+        let thread = thread::spawn(move || {
+            while !may.load(SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            assert!(theirs.0.given_up());
+            adds.add(theirs).unwrap();
+        });
+        let watched: Arc<dyn Watched> = end.clone();
+        (end.0).leave(&watcher, &watched, Some(thread), || {
+            stopped.store(true, SeqCst);
+        });
+        drop(watched);
+        assert_eq!(Arc::strong_count(&end), 1);
     }
 }

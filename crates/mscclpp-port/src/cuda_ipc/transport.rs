@@ -15,7 +15,6 @@ use crate::context::ContextId;
 use crate::control::Route;
 use crate::control_end::ControlEnd;
 use crate::device::Device;
-use crate::ending::join_within;
 use crate::error::{Error, Result};
 use crate::flush::FlushWord;
 use crate::gpu::Lane;
@@ -405,17 +404,8 @@ impl Drop for IpcTransport {
         {
             tracing::warn!(?rank, %error, "a connection is dropped before its posts are done");
         }
-        let handshake = self.handshake.take();
-        if let Some(thread) = &handshake {
-            control.linger(linger, || thread.is_finished());
-            control.close();
-        }
-        let teardown = Deadline::after(control.deadlines.teardown);
-        if let Some(thread) = handshake {
-            join_within(thread, teardown, rank);
-        }
-        let end: Arc<dyn Watched> = Arc::clone(&self.end) as _;
-        self.watcher.remove(&end, teardown);
-        control.tell();
+        control.linger(linger);
+        let watched: Arc<dyn Watched> = Arc::clone(&self.end) as _;
+        control.leave(&self.watcher, &watched, self.handshake.take(), || {});
     }
 }

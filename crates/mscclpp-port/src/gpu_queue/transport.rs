@@ -10,7 +10,6 @@ use mscclpp_bootstrap::Deadline;
 use super::end::QueueEnd;
 use super::handshake::Handshake;
 use crate::control::Route;
-use crate::ending::join_within;
 use crate::error::{Error, Result};
 use crate::memory::RegisteredMemory;
 use crate::transport::{Progress, Transport};
@@ -144,19 +143,9 @@ impl Transport for GpuTransport {
 impl Drop for GpuTransport {
     fn drop(&mut self) {
         let control = &self.end.control;
-        let handshake = self.handshake.take();
-        if let Some(thread) = &handshake {
-            // The peer knows of a failure.
-            let linger = Deadline::after(control.deadlines.linger);
-            control.linger(linger, || thread.is_finished());
-            control.close();
-        }
-        let teardown = Deadline::after(control.deadlines.teardown);
-        if let Some(thread) = handshake {
-            join_within(thread, teardown, control.rank);
-        }
-        let end: Arc<dyn Watched> = Arc::clone(&self.end) as _;
-        self.watcher.remove(&end, teardown);
-        self.end.end();
+        control.linger(Deadline::after(control.deadlines.linger));
+        let watched: Arc<dyn Watched> = Arc::clone(&self.end) as _;
+        let thread = self.handshake.take();
+        control.leave(&self.watcher, &watched, thread, || self.end.end());
     }
 }

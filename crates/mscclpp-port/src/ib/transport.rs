@@ -15,7 +15,7 @@ use super::post::{Operation, Post};
 use super::queue::Connector;
 use crate::context::ContextId;
 use crate::control::{Arrived, Message, Route};
-use crate::ending::{join_within, wait_until};
+use crate::ending::wait_until;
 use crate::error::{Error, Result};
 use crate::memory::{HcaSource, HcaTarget, RegisteredMemory};
 use crate::sync::lock_plain as lock;
@@ -276,18 +276,10 @@ impl Drop for IbTransport {
         let control = &self.end.control;
         // One time for both: what was posted before the connection is up waits for that.
         let linger = Deadline::after(control.deadlines.linger);
-        control.linger(linger, || control.is_ready());
+        control.linger(linger);
         self.settle(linger);
-        control.close();
-        let teardown = Deadline::after(control.deadlines.teardown);
-        let end: Arc<dyn Watched> = Arc::clone(&self.end) as _;
-        self.watcher.remove(&end, teardown);
-        self.end.end();
-        if let Some(thread) = self.thread.take() {
-            join_within(thread, teardown, control.rank);
-        }
-        // If the thread has added it meanwhile.
-        self.watcher.remove(&end, teardown);
-        control.tell();
+        let watched: Arc<dyn Watched> = Arc::clone(&self.end) as _;
+        let thread = self.thread.take();
+        control.leave(&self.watcher, &watched, thread, || self.end.end());
     }
 }
