@@ -8,7 +8,7 @@ use crate::harness::Context;
 use crate::kernels::{Bidirectional, Queues, Stream};
 
 use super::gigabytes;
-use super::row::Row;
+use super::point::Point;
 use super::session::{Plan, Session};
 
 /// Message sizes, as upstream's, cut to what the profile's time allows.
@@ -36,13 +36,13 @@ fn plan(session: &Session<'_>, bytes: u64) -> Plan {
     )
 }
 
-fn pattern(seed: u64, bytes: u64) -> Vec<u8> {
+pub(super) fn pattern(seed: u64, bytes: u64) -> Vec<u8> {
     (0..bytes)
         .map(|i| (i * 13 + i / 257 + seed * 89 + 1) as u8)
         .collect()
 }
 
-fn holds(buffer: &Buffer, at: u64, seed: u64, bytes: u64) -> anyhow::Result<()> {
+pub(super) fn holds(buffer: &Buffer, at: u64, seed: u64, bytes: u64) -> anyhow::Result<()> {
     let mut found = vec![0; bytes as usize];
     buffer.read(at, &mut found)?;
     ensure!(
@@ -53,9 +53,9 @@ fn holds(buffer: &Buffer, at: u64, seed: u64, bytes: u64) -> anyhow::Result<()> 
 }
 
 /// Rank 0 puts without waiting for anything but room, and flushes at the end.
-pub(super) fn stream(session: &mut Session<'_>, suite: &'static str) -> anyhow::Result<Vec<Row>> {
+pub(super) fn stream(session: &mut Session<'_>, suite: &'static str) -> anyhow::Result<Vec<Point>> {
     let metric = "bandwidth of one direction";
-    let mut rows = Vec::new();
+    let mut points = Vec::new();
     for (number, &bytes) in sizes(session.context()).iter().enumerate() {
         let buffer = session.fixture.buffer(bytes)?;
         let link = session
@@ -70,26 +70,25 @@ pub(super) fn stream(session: &mut Session<'_>, suite: &'static str) -> anyhow::
         let samples = session.sample(
             plan(session, bytes),
             |_, iterations| {
-                let channel = link.channel.clone();
                 Stream {
-                    channel,
+                    channels: vec![link.channel.clone()],
                     bytes,
                     iterations,
                     rank,
                 }
-                .launch()?
+                .launch(1)?
                 .finish(deadline)
             },
             |reference, iterations| reference.stream(bytes, iterations),
         )?;
         holds(&buffer, 0, 0, bytes)?;
-        let row = Row {
+        let point = Point {
             bytes: Some(bytes),
-            ..session.row(suite, metric, "GB/s")
+            ..session.point(suite, metric, "GB/s")
         };
-        rows.push(samples.row(row, gigabytes(bytes))?);
+        points.push(samples.point(point, gigabytes(bytes))?);
     }
-    Ok(rows)
+    Ok(points)
 }
 
 /// Upstream's Bandwidth: both ranks send at once, and meet before each message. Counted is one
@@ -97,9 +96,9 @@ pub(super) fn stream(session: &mut Session<'_>, suite: &'static str) -> anyhow::
 pub(super) fn bidirectional(
     session: &mut Session<'_>,
     suite: &'static str,
-) -> anyhow::Result<Vec<Row>> {
+) -> anyhow::Result<Vec<Point>> {
     let metric = "bandwidth of each direction";
-    let mut rows = Vec::new();
+    let mut points = Vec::new();
     for (number, &bytes) in sizes(session.context()).iter().enumerate() {
         let buffer = session.fixture.buffer(2 * bytes)?;
         let link = session
@@ -126,13 +125,13 @@ pub(super) fn bidirectional(
         )?;
         let other = 1 - rank as u64;
         holds(&buffer, other * bytes, other, bytes)?;
-        let row = Row {
+        let point = Point {
             bytes: Some(bytes),
-            ..session.row(suite, metric, "GB/s")
+            ..session.point(suite, metric, "GB/s")
         };
-        rows.push(samples.row(row, gigabytes(bytes))?);
+        points.push(samples.point(point, gigabytes(bytes))?);
     }
-    Ok(rows)
+    Ok(points)
 }
 
 /// Upstream's {Single,Two,Multi}QpBandwidth: a thread a channel. Counted is one direction of all
@@ -141,9 +140,9 @@ pub(super) fn queues(
     session: &mut Session<'_>,
     suite: &'static str,
     queues: u32,
-) -> anyhow::Result<Vec<Row>> {
+) -> anyhow::Result<Vec<Point>> {
     let metric = "bandwidth of each direction";
-    let mut rows = Vec::new();
+    let mut points = Vec::new();
     for (number, &bytes) in sizes(session.context()).iter().enumerate() {
         let rank = session.context().rank();
         let fixture = &session.fixture;
@@ -178,14 +177,15 @@ pub(super) fn queues(
         for (queue, buffer) in incoming.iter().enumerate() {
             holds(buffer, 0, seed(1 - rank, queue as u32), bytes)?;
         }
-        let row = Row {
+        let point = Point {
             bytes: Some(bytes),
             queues: Some(queues.into()),
-            ..session.row(suite, metric, "GB/s")
+            threads: Some(queues.into()),
+            ..session.point(suite, metric, "GB/s")
         };
-        rows.push(samples.row(row, gigabytes(total))?);
+        points.push(samples.point(point, gigabytes(total))?);
     }
-    Ok(rows)
+    Ok(points)
 }
 
 fn seed(rank: usize, queue: u32) -> u64 {

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Setup};
 use crate::fixture::Fixture;
 use crate::harness::Context;
 
+use super::point::{Point, bytes};
 use super::reference::Reference;
-use super::row::{Row, bytes};
+use super::report::Skipped;
 
 /// How often something is done.
 #[derive(Clone, Copy, Debug)]
@@ -43,9 +44,13 @@ pub(super) struct Samples {
 
 impl Samples {
     /// Every sample of both, converted.
-    pub(super) fn row(&self, row: Row, convert: impl Fn(f64) -> f64) -> anyhow::Result<Row> {
+    pub(super) fn point(
+        &self,
+        point: Point,
+        convert: impl Fn(f64) -> f64,
+    ) -> anyhow::Result<Point> {
         let all = |samples: &[f64]| samples.iter().map(|s| convert(*s)).collect::<Vec<_>>();
-        row.with(&all(&self.ours), &all(&self.reference))
+        point.with(&all(&self.ours), &all(&self.reference))
     }
 }
 
@@ -55,36 +60,66 @@ pub(super) struct Session<'a> {
     pub(super) fixture: Fixture<'a>,
     /// What moves the same bytes.
     pub(super) reference: Reference,
+    /// What could not be measured.
+    pub(super) skipped: Vec<Skipped>,
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
+    /// Joins with the other rank, with room for messages of `bytes`.
+    pub(super) fn open(
+        context: &'a Context,
+        backend: &'static Backend,
+        bytes: u64,
+    ) -> anyhow::Result<Self> {
+        let fixture = Fixture::with(context, backend, &Setup::default())?;
+        let reference = Reference::of(&fixture, bytes)?;
+        Ok(Self {
+            fixture,
+            reference,
+            skipped: Vec::new(),
+        })
+    }
+
+    /// Notes that a suite cannot run on this backend.
+    pub(super) fn skip(&mut self, suite: &'static str, reason: impl Into<String>) {
+        let backend = self.fixture.backend;
+        self.skipped.push(Skipped {
+            suite: Some(suite),
+            backend: backend.name,
+            executor: backend.executor.name(),
+            reason: reason.into(),
+        });
+    }
+
     /// What the suite runs in.
     pub(super) fn context(&self) -> &Context {
         self.fixture.context
     }
 
-    /// A row without figures.
-    pub(super) fn row(&self, suite: &'static str, metric: &'static str, unit: &'static str) -> Row {
+    /// A point without figures.
+    pub(super) fn point(
+        &self,
+        suite: &'static str,
+        metric: &'static str,
+        unit: &'static str,
+    ) -> Point {
         let Backend {
             name,
             provider,
             executor,
             ..
         } = self.fixture.backend;
-        Row {
+        Point {
             suite,
             backend: Some(name),
             provider: *provider,
             executor: Some(executor.name()),
-            bytes: None,
             queues: Some(1),
+            threads: Some(1),
             metric,
             unit,
-            p10: 0.0,
-            median: 0.0,
-            p90: 0.0,
-            reference: None,
             reference_name: Some(self.reference.name()),
+            ..Point::default()
         }
     }
 
