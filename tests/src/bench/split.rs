@@ -31,6 +31,7 @@ pub(super) fn split(session: &mut Session<'_>, suite: &'static str) -> anyhow::R
             let samples: Vec<f64> = times.iter().map(|time| time[part] as f64 * 1e-3).collect();
             let point = Point {
                 bytes: Some(BYTES),
+                part_of: Some("a ping-pong with flush, on rank 0"),
                 ..session.point(suite, metric, "us")
             };
             point.with(&samples, &[])
@@ -60,9 +61,10 @@ pub(super) fn post(session: &mut Session<'_>, suite: &'static str) -> anyhow::Re
         kernel(1000).run(deadline)?;
         let times = kernel(session.context().profile().pick(10_000, 100_000)).run(deadline)?;
         let microseconds = |nanoseconds: u64| nanoseconds as f64 * 1e-3;
-        let mut add = |metric, samples: Vec<f64>| {
+        let mut add = |metric, part_of, samples: Vec<f64>| {
             let point = Point {
                 bytes: Some(BYTES),
+                part_of,
                 ..session.point(suite, metric, "us")
             };
             points.push(point.with(&samples, &[])?);
@@ -71,11 +73,12 @@ pub(super) fn post(session: &mut Session<'_>, suite: &'static str) -> anyhow::Re
         for (part, metric) in Post::PHASES.iter().enumerate() {
             add(
                 *metric,
+                Some("a post"),
                 times.iter().map(|time| microseconds(time[part])).collect(),
             )?;
         }
         let sum = |time: &[u64; 6]| microseconds(time.iter().sum());
-        add("all of them", times.iter().map(sum).collect())?;
+        add("all of them", None, times.iter().map(sum).collect())?;
     }
     session.fixture.meet()?;
     Ok(points)
