@@ -32,7 +32,7 @@ pub struct BenchArgs {
     #[arg(long)]
     quick: bool,
     /// Only this suite: sweep (sizes, queues and threads on all backends in turns, in an order that is
-    /// drawn anew each round), ping-pong, packet-ping-pong, split, one-way, post, stream, bidirectional,
+    /// drawn anew each round), ping-pong, packet-ping-pong, split, one-way, post, bidirectional,
     /// one-qp, two-qp, four-qp, ib, fifo or join. Where there is no RDMA device, ib runs in a guest with
     /// Soft-RoCE (see rxe-run), beside perftest
     #[arg(long, value_name = "NAME")]

@@ -263,7 +263,8 @@ fn the_page_is_well_formed_holds_each_point_and_needs_nothing_else() {
         let document = roxmltree::Document::parse_with_options(&text, options).unwrap();
         let words = |node: roxmltree::Node<'_, '_>| -> String {
             node.descendants()
-                .filter(|n| n.is_text()).filter_map(|n| n.text())
+                .filter(|n| n.is_text())
+                .filter_map(|n| n.text())
                 .collect()
         };
         for (number, point) in new["points"].as_array().unwrap().iter().enumerate() {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-//! Bytes a second: one direction, both at once, and over several channels.
+//! Bytes a second, both directions at once, over one and several channels.
 
 use anyhow::ensure;
 use mscclpp_port::Buffer;
 
 use crate::harness::Context;
-use crate::kernels::{Bidirectional, Queues, Stream};
+use crate::kernels::{Bidirectional, Queues};
 
 use super::gigabytes;
 use super::point::Point;
@@ -50,45 +50,6 @@ pub(super) fn holds(buffer: &Buffer, at: u64, seed: u64, bytes: u64) -> anyhow::
         "other bytes than were sent have arrived"
     );
     Ok(())
-}
-
-/// Rank 0 puts without waiting for anything but room, and flushes at the end.
-pub(super) fn stream(session: &mut Session<'_>, suite: &'static str) -> anyhow::Result<Vec<Point>> {
-    let metric = "bandwidth of one direction";
-    let mut points = Vec::new();
-    for (number, &bytes) in sizes(session.context()).iter().enumerate() {
-        let buffer = session.fixture.buffer(bytes)?;
-        let link = session
-            .fixture
-            .pair_in_place(300 + number as u32, &buffer)?;
-        let rank = session.context().rank();
-        if rank == 0 {
-            buffer.write(0, &pattern(0, bytes))?;
-        }
-        session.progress(suite, metric, Some(bytes));
-        let deadline = session.context().deadline();
-        let samples = session.sample(
-            plan(session, bytes),
-            |_, iterations| {
-                Stream {
-                    channels: vec![link.channel.clone()],
-                    bytes,
-                    iterations,
-                    rank,
-                }
-                .launch(1)?
-                .finish(deadline)
-            },
-            |reference, iterations| reference.stream(bytes, iterations),
-        )?;
-        holds(&buffer, 0, 0, bytes)?;
-        let point = Point {
-            bytes: Some(bytes),
-            ..session.point(suite, metric, "GB/s")
-        };
-        points.push(samples.point(point, gigabytes(bytes))?);
-    }
-    Ok(points)
 }
 
 /// Upstream's Bandwidth: both ranks send at once, and meet before each message. Counted is one

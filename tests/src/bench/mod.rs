@@ -56,7 +56,7 @@ enum Measure {
 }
 
 /// Every suite, in the order in which they run.
-pub const SUITES: [Suite; 14] = [
+pub const SUITES: [Suite; 13] = [
     Suite {
         name: "sweep",
         measure: Measure::Together(sweep::sweep),
@@ -80,10 +80,6 @@ pub const SUITES: [Suite; 14] = [
     Suite {
         name: "post",
         measure: Measure::Channels(split::post),
-    },
-    Suite {
-        name: "stream",
-        measure: Measure::Channels(bandwidth::stream),
     },
     Suite {
         name: "bidirectional",

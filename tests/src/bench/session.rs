@@ -11,12 +11,15 @@ use super::point::{Point, bytes};
 use super::reference::Reference;
 use super::report::Skipped;
 
+/// No sample takes longer, unless one iteration does.
+const LONGEST: Duration = Duration::from_millis(100);
+
 /// How often something is done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     /// Before the first sample.
     pub(super) warm_up: u64,
-    /// In one sample.
+    /// In one sample, at most.
     pub(super) iterations: u64,
     /// How many samples.
     pub(super) samples: u64,
@@ -34,6 +37,19 @@ impl Plan {
             samples,
         }
     }
+}
+
+/// How many iterations take a time, by those that rank 0 has just made: the ranks have to agree. At
+/// least one.
+pub(super) fn fit(
+    context: &Context,
+    iterations: u64,
+    took: Duration,
+    time: Duration,
+) -> anyhow::Result<u64> {
+    let took = context.exchange(took.as_secs_f64())?[0];
+    let fit = time.as_secs_f64() / took.max(1e-9) * iterations as f64;
+    Ok((fit as u64).max(1))
 }
 
 /// Seconds an iteration, of ours and of the reference.
@@ -146,19 +162,19 @@ impl<'a> Session<'a> {
             ours: Vec::new(),
             reference: Vec::new(),
         };
-        ours(&self.fixture, plan.warm_up)?;
+        let took = ours(&self.fixture, plan.warm_up)?;
         reference(&mut self.reference, plan.warm_up)?;
+        let fit = fit(self.context(), plan.warm_up, took, LONGEST)?;
+        let iterations = plan.iterations.min(fit);
         for _ in 0..plan.samples {
             self.fixture.meet()?;
-            let took = ours(&self.fixture, plan.iterations)?;
-            samples
-                .ours
-                .push(took.as_secs_f64() / plan.iterations as f64);
+            let took = ours(&self.fixture, iterations)?;
+            samples.ours.push(took.as_secs_f64() / iterations as f64);
             self.fixture.meet()?;
-            let took = reference(&mut self.reference, plan.iterations)?;
+            let took = reference(&mut self.reference, iterations)?;
             samples
                 .reference
-                .push(took.as_secs_f64() / plan.iterations as f64);
+                .push(took.as_secs_f64() / iterations as f64);
         }
         Ok(samples)
     }

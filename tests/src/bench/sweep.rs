@@ -14,7 +14,7 @@ use mscclpp_port::{Buffer, PortChannel};
 
 use super::bandwidth::{holds, pattern};
 use super::point::Point;
-use super::session::Session;
+use super::session::{Session, fit};
 use super::{gigabytes, microseconds};
 use crate::harness::{Context, Profile};
 use crate::kernels::{PingPong, Stream};
@@ -299,12 +299,11 @@ fn calibrate(
     }
     session.fixture.meet()?;
     loop {
-        let took = case.run(session, case.iterations)?.as_secs_f64();
-        // The ranks have to agree.
-        let took = context.exchange(took)?[0].max(1e-9);
-        if took * 4.0 >= time.as_secs_f64() || case.iterations >= MOST_ITERATIONS {
-            let fit = time.as_secs_f64() / took * case.iterations as f64;
-            case.iterations = (fit as u64).clamp(1, MOST_ITERATIONS);
+        let took = case.run(session, case.iterations)?;
+        let fit = fit(context, case.iterations, took, time)?.min(MOST_ITERATIONS);
+        // Few iterations do not tell how long many take.
+        if fit <= case.iterations * 4 {
+            case.iterations = fit;
             break;
         }
         case.iterations *= 4;
