@@ -253,8 +253,10 @@ impl Machine {
     /// Why the figures may be worse than the code is.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
+        // A load remembers what ended before the run, such as its build: it is for who knows no better.
         let cores = self.cores as f64;
-        if let Some(load) = self.load_1min_start.filter(|load| *load > cores / 4.0) {
+        let load = self.load_1min_start.filter(|load| *load > cores / 4.0);
+        if let (Some(load), None) = (load, self.cpu_others_percent) {
             warnings.push(format!(
                 "the machine was busy when the run began: a load of {load} on {cores} cores"
             ));

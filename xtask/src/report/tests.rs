@@ -99,6 +99,18 @@ fn each_field_is_explained() {
 #[test]
 fn a_quiet_machine_warns_of_nothing_and_a_busy_one_of_all() {
     assert_eq!(with(|_| ()).unwrap().machine.warnings(), [""; 0]);
+    // A build that has just ended is in the load, and nobody's CPU time.
+    let built = with(|v| v["machine"]["load_1min_start"] = json!(3.5));
+    assert_eq!(built.unwrap().machine.warnings(), [""; 0]);
+    let unknown = with(|v| {
+        v["machine"]["load_1min_start"] = json!(3.5);
+        v["machine"]["cpu_others_percent"] = Value::Null;
+    });
+    let warnings = unknown.unwrap().machine.warnings();
+    assert!(
+        warnings[0].contains("a load of 3.5 on 2 cores"),
+        "{warnings:?}"
+    );
     let busy = with(|v| {
         let machine = &mut v["machine"];
         machine["load_1min_start"] = json!(3.5);
@@ -109,7 +121,6 @@ fn a_quiet_machine_warns_of_nothing_and_a_busy_one_of_all() {
     });
     let warnings = busy.unwrap().machine.warnings().join("\n");
     for words in [
-        "a load of 3.5 on 2 cores",
         "40 % of the CPU time went to other processes",
         "7 % of the CPU",
         "powersave",
