@@ -55,8 +55,13 @@ fn run(suite: &str, args: &[&str]) -> (Output, String, Value, tempfile::TempDir)
     script(&at("crate-cuda"), TEST);
     script(&at("conformance"), suite);
     script(&at("bench"), BENCH);
+    script(&at("doctor"), "echo 'backend: works'");
+    script(&at("hello"), "echo hello");
     let manifest = json!({
-        "commit": "0123", "rustc": "a compiler", "built": "today", "tests": ["crate-cuda"], "bytes": 9,
+        "commit": "0123", "rustc": "a compiler", "built": "today", "tests": ["crate-cuda"], "examples": [
+            {"package": "hello", "args": ["--gpu"], "ranks": 1},
+        ],
+        "bytes": 9,
     });
     fs::write(at("manifest.json"), manifest.to_string()).unwrap();
     let output = Command::new(at("xtask"))
@@ -86,6 +91,7 @@ fn all_parts_run_and_leave_their_logs() {
     let expected = [
         (json!("tests"), json!("1 passed, 0 failed, 1 skipped")),
         (json!("suite"), json!("1 passed, 0 failed, 1 skipped")),
+        (json!("examples"), json!("0 passed, 0 failed, 1 skipped")),
         (json!("bench"), json!("1 points")),
         (json!("post"), json!("measured")),
     ];
@@ -106,7 +112,7 @@ fn all_parts_run_and_leave_their_logs() {
         "{tables}"
     );
     let files = fs::read_dir(packed.path().join("out")).unwrap().count();
-    assert!(files <= 8, "{files} files");
+    assert!(files <= 10, "{files} files");
 }
 
 #[test]
