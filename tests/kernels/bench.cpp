@@ -29,24 +29,26 @@ MSCCLPP_KERNEL(conformance_bidirectional, BidirectionalArgs) {
 }
 
 struct StreamArgs {
-  mscclpp::PortChannelDeviceHandle channel;
+  // Thread t uses channel t modulo their number.
+  mscclpp::PortChannelDeviceHandle* channels;
   conformance::Report* report;
   uint64_t bytes;
+  // Of a thread.
   uint64_t iterations;
+  uint32_t queues;
   uint32_t rank;
-  uint32_t reserved;
 };
 
-// Rank 0 sends without waiting and flushes at the end; rank 1 counts the signals.
+// Rank 0's threads send without waiting and flush at the end; rank 1's count the signals.
 MSCCLPP_KERNEL(conformance_stream, StreamArgs) {
-  if (threadIdx.x != 0) return;
-  mscclpp::PortChannelDeviceHandle channel = args.channel;
+  const uint32_t thread = threadIdx.x;
+  mscclpp::PortChannelDeviceHandle channel = args.channels[thread % args.queues];
   for (uint64_t i = 0; i < args.iterations; ++i) {
     const mscclpp::Status status =
         args.rank == 0 ? channel.putWithSignal(0, args.bytes) : channel.wait();
-    if (!conformance::ok(args.report, 0, i, status)) return;
+    if (!conformance::ok(args.report, thread, i, status)) return;
   }
-  if (args.rank == 0) conformance::ok(args.report, 0, args.iterations, channel.flush());
+  if (args.rank == 0) conformance::ok(args.report, thread, args.iterations, channel.flush());
 }
 
 struct SplitArgs {
@@ -77,6 +79,28 @@ MSCCLPP_KERNEL(conformance_split, SplitArgs) {
     args.times[3 * i] = put - start;
     args.times[3 * i + 1] = wait - put;
     args.times[3 * i + 2] = flush - wait;
+  }
+}
+
+// A ping-pong whose ranks both note, instead of durations, when they called the put, when it had
+// returned, and when they saw the peer's signal. Where their clock is the same, the way of a message
+// can be taken apart.
+MSCCLPP_KERNEL(conformance_one_way, SplitArgs) {
+  if (threadIdx.x != 0) return;
+  mscclpp::PortChannelDeviceHandle channel = args.channel;
+  for (uint64_t i = 0; i < args.iterations; ++i) {
+    uint64_t* times = args.times + 3 * i;
+    if (args.rank != 0) {
+      if (!conformance::ok(args.report, 0, i, channel.wait())) return;
+      times[2] = conformance::nanoseconds();
+    }
+    times[0] = conformance::nanoseconds();
+    if (!conformance::ok(args.report, 0, i, channel.putWithSignal(0, args.bytes))) return;
+    times[1] = conformance::nanoseconds();
+    if (args.rank == 0) {
+      if (!conformance::ok(args.report, 0, i, channel.wait())) return;
+      times[2] = conformance::nanoseconds();
+    }
   }
 }
 

@@ -7,9 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use clap::Args;
 
+use crate::cli::{ranks, seconds};
 use crate::launch::{Launch, print_line_but_zero, write_line};
 use crate::report::Report;
+use crate::report::cli::Output;
 use crate::rxe::guest::{JOB, Job, Machine, Network};
 use crate::supervise::Interrupt;
 use crate::workspace::{SUITE, Workspace};
@@ -17,29 +20,43 @@ use crate::workspace::{SUITE, Workspace};
 /// The suite that needs an RDMA device.
 const RDMA: &str = "ib";
 
-/// What is asked for.
-#[derive(Clone, Debug)]
-pub struct Bench {
-    /// How many ranks.
-    pub ranks: usize,
-    /// Fewer samples and sizes.
-    pub quick: bool,
-    /// Only this suite.
-    pub suite: Option<String>,
-    /// Only backends whose name contains this text.
-    pub backend: Option<String>,
-    /// Where the report goes; by default under the target directory.
-    pub json: Option<PathBuf>,
-    /// For the whole run, after the build.
-    pub timeout: Duration,
+/// Measure latency, bandwidth and posting rate between processes on this machine
+///
+/// Prints progress and a table, and writes a report as JSON; with --html, a page with plots, too.
+#[derive(Clone, Debug, Args)]
+pub struct BenchArgs {
+    /// How many ranks
+    #[arg(short, default_value = "2", value_name = "N", value_parser = ranks)]
+    n: usize,
+    /// Fewer sizes and samples
+    #[arg(long)]
+    quick: bool,
+    /// Only this suite: sweep (sizes, queues and threads on all backends in turns, in an order that is
+    /// drawn anew each round), ping-pong, packet-ping-pong, split, one-way, post, bidirectional,
+    /// one-qp, two-qp, four-qp, ib, fifo or join. Where there is no RDMA device, ib runs in a guest with
+    /// Soft-RoCE (see rxe-run), beside perftest
+    #[arg(long, value_name = "NAME")]
+    suite: Option<String>,
+    /// Only backends whose name contains this text, such as gpu-initiated
+    #[arg(long, value_name = "TEXT")]
+    backend: Option<String>,
+    /// Where to write the report [default: bench/latest.json in the target directory]
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+    /// Stop after this many seconds, the build not included
+    #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds)]
+    timeout: Duration,
 }
 
 /// Builds and runs the benchmark, and checks the report that it writes.
 ///
 /// # Errors
 ///
-/// When it cannot be built, a rank fails, or the report is not in order.
-pub fn bench(options: &Bench, interrupt: &Interrupt) -> Result<()> {
+/// When it cannot be built, a rank fails, or the report is not in order; those of [`Output`].
+pub fn bench(options: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
+    let output = options.output.prepare()?;
     let workspace = Workspace::load()?;
     let build = ["build", "--release", "--package", SUITE, "--bin", "bench"];
     let program = Workspace::build(workspace.cargo(), &build, interrupt)?;
@@ -65,20 +82,32 @@ pub fn bench(options: &Bench, interrupt: &Interrupt) -> Result<()> {
     if let Some(backend) = &options.backend {
         args.push(format!("--backend={backend}").into());
     }
+    args.push(format!("--commit={}", workspace.commit()).into());
+    args.push(format!("--command={}", typed()).into());
     if options.suite.as_deref() == Some(RDMA) && !has_rdma_device() {
         let machine = Machine::prepare(&workspace.target, interrupt)?;
         in_guest(&machine, program, args, &json, options, interrupt)?;
     } else {
         args.push("--json".into());
         args.push(json.clone().into());
-        Launch::new(options.ranks, program)
+        Launch::new(options.n, program)
             .args(args)
             .timeout(options.timeout)
             .run(interrupt, &mut print_line_but_zero)?;
     }
     let report = Report::read(&json)?;
-    println!("{} rows in {}", report.rows.len(), json.display());
-    Ok(())
+    println!("{} points in {}", report.points.len(), json.display());
+    output.make(&report)
+}
+
+/// What the user typed, but for where the program lies.
+fn typed() -> String {
+    let words = std::env::args().skip(1);
+    ["cargo xtask".to_owned()]
+        .into_iter()
+        .chain(words)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn has_rdma_device() -> bool {
@@ -92,12 +121,12 @@ fn in_guest(
     program: PathBuf,
     args: Vec<OsString>,
     json: &Path,
-    options: &Bench,
+    options: &BenchArgs,
     interrupt: &Interrupt,
 ) -> Result<()> {
     const REPORT: &str = "report.json";
     let mut command: Vec<OsString> = vec![std::env::current_exe()?.into(), "launch".into()];
-    command.push(format!("-n{}", options.ranks).into());
+    command.push(format!("-n{}", options.n).into());
     command.push("--".into());
     command.push(program.into());
     command.extend(args);

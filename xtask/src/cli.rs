@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
-use crate::bench::{Bench, bench};
+use crate::bench::{BenchArgs, bench};
 use crate::bindings;
 use crate::dist::cli::DistArgs;
 use crate::doctor::DoctorArgs;
@@ -20,6 +20,7 @@ use crate::gpu::cli::{GpuPackArgs, GpuRunArgs};
 use crate::launch::{Launch, LaunchError, print_line};
 use crate::rank_output::{Notes, rank_output};
 use crate::repeat::Repeat;
+use crate::report::cli::ReportArgs;
 use crate::rxe::cli::{RxeRunArgs, TestRxeArgs};
 use crate::sanitize::Sanitizer;
 use crate::scale::ScaleArgs;
@@ -48,6 +49,7 @@ enum Task {
     TestRxe(TestRxeArgs),
     Bench(BenchArgs),
     Plot(PlotArgs),
+    Report(ReportArgs),
     Scale(ScaleArgs),
     Soak(SoakArgs),
     GpuPack(GpuPackArgs),
@@ -187,33 +189,6 @@ struct BindingsArgs {
     timeout: Duration,
 }
 
-/// Measure latency, bandwidth and posting rate between processes on this machine
-///
-/// Prints progress and a table, and writes a report as JSON.
-#[derive(Debug, Args)]
-struct BenchArgs {
-    /// How many ranks
-    #[arg(short, default_value = "2", value_name = "N", value_parser = ranks)]
-    n: usize,
-    /// Fewer sizes and samples
-    #[arg(long)]
-    quick: bool,
-    /// Only this suite: ping-pong, packet-ping-pong, split, post, stream, bidirectional, one-qp,
-    /// two-qp, four-qp, ib, fifo or join. Where there is no RDMA device, ib runs in a guest with
-    /// Soft-RoCE (see rxe-run), beside perftest
-    #[arg(long, value_name = "NAME")]
-    suite: Option<String>,
-    /// Only backends whose name contains this text, such as gpu-initiated
-    #[arg(long, value_name = "TEXT")]
-    backend: Option<String>,
-    /// Where to write the report [default: bench/latest.json in the target directory]
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Stop after this many seconds, the build not included
-    #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds)]
-    timeout: Duration,
-}
-
 /// Draw a report of `bench` as SVG files
 #[derive(Debug, Args)]
 struct PlotArgs {
@@ -296,7 +271,8 @@ impl Cli {
             Task::Examples(args) => return tests(args.run(interrupt)),
             Task::Dist(args) if args.check => return tests(args.check(interrupt)),
             Task::Dist(args) => args.run(interrupt),
-            Task::Bench(args) => args.run(interrupt),
+            Task::Bench(args) => bench(&args, interrupt),
+            Task::Report(args) => args.run(),
             Task::Plot(args) => plot::plot(&args.report, &args.output),
             Task::Scale(args) => args.run(interrupt),
             Task::Soak(args) => args.run(interrupt),
@@ -392,20 +368,6 @@ impl FuzzArgs {
     }
 }
 
-impl BenchArgs {
-    fn run(self, interrupt: &Interrupt) -> Result<()> {
-        let options = Bench {
-            ranks: self.n,
-            quick: self.quick,
-            suite: self.suite,
-            backend: self.backend,
-            json: self.json,
-            timeout: self.timeout,
-        };
-        bench(&options, interrupt)
-    }
-}
-
 impl LaunchArgs {
     fn run(self, interrupt: &Interrupt) -> Result<()> {
         let mut words = self.command.into_iter();
@@ -449,7 +411,9 @@ mod tests {
             "bindings --check",
             "doctor",
             "doctor --json",
+            "bench --html out.html --compare old.json --fail-above 10",
             "plot out.json -o plots",
+            "report out.json -o out.html --compare old.json --fail-above 7.5",
             "soak --minutes 30 --ranks 4 --seed 7 --json out.json",
             "soak --seconds 20",
             "scale --processes 64 --ranks 0 --degrees 1,4 --json out.json --plots plots",
@@ -486,6 +450,9 @@ mod tests {
             "fuzz --seconds 0",
             "fuzz --jobs 0",
             "bench --json",
+            "bench --fail-above 10",
+            "report",
+            "report out.json --compare old.json --fail-above -1",
             "bindings",
             "dist",
             "dist --check --prefix out",

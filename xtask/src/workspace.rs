@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use cargo_metadata::{Message, MetadataCommand};
 
+use crate::gpu::machine::output;
 use crate::launch::write_line;
 use crate::supervise::{Ending, Interrupt, Limits, Member, OnLine, Stream, supervise};
 
@@ -53,6 +54,19 @@ pub struct Workspace {
 }
 
 impl Workspace {
+    /// The commit that it is at, marked if something is not committed.
+    pub fn commit(&self) -> String {
+        let root = self.root.to_string_lossy();
+        let git = |args: &[&str]| output("git", &[&["-C", &root], args].concat());
+        let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
+            return "unknown".into();
+        };
+        match git(&["status", "--porcelain"]) {
+            Some(changes) if changes.is_empty() => commit,
+            _ => format!("{commit} and changes"),
+        }
+    }
+
     /// Asks cargo.
     ///
     /// # Errors

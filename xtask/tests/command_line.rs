@@ -223,7 +223,7 @@ fn a_failed_rank_under_mpirun_fails_when_the_others_go_on() {
 #[test]
 fn every_command_explains_itself() {
     for command in [
-        "test-cpu", "test-mp", "bench", "plot", "fetch", "check", "launch",
+        "test-cpu", "test-mp", "bench", "plot", "report", "fetch", "check", "launch",
     ] {
         let (result, out, _) = output(&[command, "--help"]);
         assert!(result.status.success());

@@ -28,9 +28,12 @@ echo '1 passed, 0 failed, 1 skipped'";
 const BENCH: &str = "while [ $# -gt 0 ]; do case \"$1\" in --json) json=$2 ;; esac; shift; done
 [ \"${MSCCLPP_RANK:-0}\" = 0 ] || exit 0
 cat > \"$json\" <<'X'
-{\"schema\": 1, \"host\": {}, \"rows\": [{\"suite\": \"ping-pong\", \"backend\": \"proxy-ipc\",
-\"provider\": null, \"executor\": \"cuda\", \"bytes\": 4, \"queues\": 1, \"metric\": \"round trip\",
-\"unit\": \"us\", \"p10\": 1, \"median\": 2, \"p90\": 3, \"reference\": 1,
+{\"schema\": 2, \"date\": \"today\", \"commit\": null, \"command\": \"$*\", \"features\": [\"cuda\"],
+\"machine\": {\"cpu\": \"a CPU\", \"cores\": 2, \"kernel\": \"Linux\", \"gpus\": [\"a GPU\"],
+\"rustc\": \"1\", \"profile\": \"release\"}, \"skipped\": [],
+\"points\": [{\"suite\": \"ping-pong\", \"backend\": \"proxy-ipc\", \"executor\": \"cuda\",
+\"bytes\": 4, \"queues\": 1, \"metric\": \"round trip\", \"unit\": \"us\", \"samples\": 7,
+\"min\": 1, \"p10\": 1, \"median\": 2, \"p90\": 3, \"reference\": 1,
 \"reference_name\": \"CUDA copy\"}]}
 X
 echo 'a table'";
@@ -52,8 +55,13 @@ fn run(suite: &str, args: &[&str]) -> (Output, String, Value, tempfile::TempDir)
     script(&at("crate-cuda"), TEST);
     script(&at("conformance"), suite);
     script(&at("bench"), BENCH);
+    script(&at("doctor"), "echo 'backend: works'");
+    script(&at("hello"), "echo hello");
     let manifest = json!({
-        "commit": "0123", "rustc": "a compiler", "built": "today", "tests": ["crate-cuda"], "bytes": 9,
+        "commit": "0123", "rustc": "a compiler", "built": "today", "tests": ["crate-cuda"], "examples": [
+            {"package": "hello", "args": ["--gpu"], "ranks": 1},
+        ],
+        "bytes": 9,
     });
     fs::write(at("manifest.json"), manifest.to_string()).unwrap();
     let output = Command::new(at("xtask"))
@@ -83,7 +91,8 @@ fn all_parts_run_and_leave_their_logs() {
     let expected = [
         (json!("tests"), json!("1 passed, 0 failed, 1 skipped")),
         (json!("suite"), json!("1 passed, 0 failed, 1 skipped")),
-        (json!("bench"), json!("1 rows")),
+        (json!("examples"), json!("0 passed, 0 failed, 1 skipped")),
+        (json!("bench"), json!("1 points")),
         (json!("post"), json!("measured")),
     ];
     assert_eq!(
@@ -103,7 +112,7 @@ fn all_parts_run_and_leave_their_logs() {
         "{tables}"
     );
     let files = fs::read_dir(packed.path().join("out")).unwrap().count();
-    assert!(files <= 8, "{files} files");
+    assert!(files <= 10, "{files} files");
 }
 
 #[test]

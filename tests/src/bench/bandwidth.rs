@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-//! Bytes a second: one direction, both at once, and over several channels.
+//! Bytes a second, both directions at once, over one and several channels.
 
 use anyhow::ensure;
 use mscclpp_port::Buffer;
 
 use crate::harness::Context;
-use crate::kernels::{Bidirectional, Queues, Stream};
+use crate::kernels::{Bidirectional, Queues};
 
 use super::gigabytes;
-use super::row::Row;
+use super::point::Point;
 use super::session::{Plan, Session};
 
 /// Message sizes, as upstream's, cut to what the profile's time allows.
@@ -36,13 +36,13 @@ fn plan(session: &Session<'_>, bytes: u64) -> Plan {
     )
 }
 
-fn pattern(seed: u64, bytes: u64) -> Vec<u8> {
+pub(super) fn pattern(seed: u64, bytes: u64) -> Vec<u8> {
     (0..bytes)
         .map(|i| (i * 13 + i / 257 + seed * 89 + 1) as u8)
         .collect()
 }
 
-fn holds(buffer: &Buffer, at: u64, seed: u64, bytes: u64) -> anyhow::Result<()> {
+pub(super) fn holds(buffer: &Buffer, at: u64, seed: u64, bytes: u64) -> anyhow::Result<()> {
     let mut found = vec![0; bytes as usize];
     buffer.read(at, &mut found)?;
     ensure!(
@@ -52,54 +52,14 @@ fn holds(buffer: &Buffer, at: u64, seed: u64, bytes: u64) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Rank 0 puts without waiting for anything but room, and flushes at the end.
-pub(super) fn stream(session: &mut Session<'_>, suite: &'static str) -> anyhow::Result<Vec<Row>> {
-    let metric = "bandwidth of one direction";
-    let mut rows = Vec::new();
-    for (number, &bytes) in sizes(session.context()).iter().enumerate() {
-        let buffer = session.fixture.buffer(bytes)?;
-        let link = session
-            .fixture
-            .pair_in_place(300 + number as u32, &buffer)?;
-        let rank = session.context().rank();
-        if rank == 0 {
-            buffer.write(0, &pattern(0, bytes))?;
-        }
-        session.progress(suite, metric, Some(bytes));
-        let deadline = session.context().deadline();
-        let samples = session.sample(
-            plan(session, bytes),
-            |_, iterations| {
-                let channel = link.channel.clone();
-                Stream {
-                    channel,
-                    bytes,
-                    iterations,
-                    rank,
-                }
-                .launch()?
-                .finish(deadline)
-            },
-            |reference, iterations| reference.stream(bytes, iterations),
-        )?;
-        holds(&buffer, 0, 0, bytes)?;
-        let row = Row {
-            bytes: Some(bytes),
-            ..session.row(suite, metric, "GB/s")
-        };
-        rows.push(samples.row(row, gigabytes(bytes))?);
-    }
-    Ok(rows)
-}
-
 /// Upstream's Bandwidth: both ranks send at once, and meet before each message. Counted is one
 /// direction.
 pub(super) fn bidirectional(
     session: &mut Session<'_>,
     suite: &'static str,
-) -> anyhow::Result<Vec<Row>> {
+) -> anyhow::Result<Vec<Point>> {
     let metric = "bandwidth of each direction";
-    let mut rows = Vec::new();
+    let mut points = Vec::new();
     for (number, &bytes) in sizes(session.context()).iter().enumerate() {
         let buffer = session.fixture.buffer(2 * bytes)?;
         let link = session
@@ -126,13 +86,13 @@ pub(super) fn bidirectional(
         )?;
         let other = 1 - rank as u64;
         holds(&buffer, other * bytes, other, bytes)?;
-        let row = Row {
+        let point = Point {
             bytes: Some(bytes),
-            ..session.row(suite, metric, "GB/s")
+            ..session.point(suite, metric, "GB/s")
         };
-        rows.push(samples.row(row, gigabytes(bytes))?);
+        points.push(samples.point(point, gigabytes(bytes))?);
     }
-    Ok(rows)
+    Ok(points)
 }
 
 /// Upstream's {Single,Two,Multi}QpBandwidth: a thread a channel. Counted is one direction of all
@@ -141,9 +101,9 @@ pub(super) fn queues(
     session: &mut Session<'_>,
     suite: &'static str,
     queues: u32,
-) -> anyhow::Result<Vec<Row>> {
+) -> anyhow::Result<Vec<Point>> {
     let metric = "bandwidth of each direction";
-    let mut rows = Vec::new();
+    let mut points = Vec::new();
     for (number, &bytes) in sizes(session.context()).iter().enumerate() {
         let rank = session.context().rank();
         let fixture = &session.fixture;
@@ -178,14 +138,15 @@ pub(super) fn queues(
         for (queue, buffer) in incoming.iter().enumerate() {
             holds(buffer, 0, seed(1 - rank, queue as u32), bytes)?;
         }
-        let row = Row {
+        let point = Point {
             bytes: Some(bytes),
             queues: Some(queues.into()),
-            ..session.row(suite, metric, "GB/s")
+            threads: Some(queues.into()),
+            ..session.point(suite, metric, "GB/s")
         };
-        rows.push(samples.row(row, gigabytes(total))?);
+        points.push(samples.point(point, gigabytes(total))?);
     }
-    Ok(rows)
+    Ok(points)
 }
 
 fn seed(rank: usize, queue: u32) -> u64 {

@@ -11,7 +11,7 @@ use crate::backend::Executor;
 use crate::harness::Context;
 use crate::kernels::FifoPush;
 
-use super::row::Row;
+use super::point::Point;
 
 /// One producer, one handler that looks at each trigger; from the first push until the last trigger
 /// was handled.
@@ -19,7 +19,7 @@ pub(super) fn fifo(
     context: &Context,
     executor: Executor,
     suite: &'static str,
-) -> anyhow::Result<Vec<Row>> {
+) -> anyhow::Result<Vec<Point>> {
     let (count, samples) = match executor {
         Executor::Host => context.profile().pick((2_000_000, 11), (5_000_000, 31)),
         // A push takes a GPU's thread a microsecond or two.
@@ -67,20 +67,15 @@ pub(super) fn fifo(
         "{handled} of {expected} triggers were handled"
     );
     ensure!(wrong == 0, "trigger {wrong} was another than was pushed");
-    let row = Row {
+    let point = Point {
         suite,
-        backend: None,
-        provider: None,
         executor: Some(executor.name()),
         bytes: Some(16),
         queues: Some(1),
+        threads: Some(1),
         metric: "push to handler",
         unit: "M/s",
-        p10: 0.0,
-        median: 0.0,
-        p90: 0.0,
-        reference: None,
-        reference_name: None,
+        ..Point::default()
     };
-    Ok(vec![row.with(&rates, &[])?])
+    Ok(vec![point.with(&rates, &[])?])
 }

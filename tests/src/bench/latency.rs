@@ -4,14 +4,14 @@
 use crate::kernels::{PacketPingPong, PingPong};
 
 use super::microseconds;
-use super::row::Row;
+use super::point::Point;
 use super::session::Session;
 
 /// Upstream's PingPongPerf, at more sizes, and without the flush that is most of it.
 pub(super) fn ping_pong(
     session: &mut Session<'_>,
     suite: &'static str,
-) -> anyhow::Result<Vec<Row>> {
+) -> anyhow::Result<Vec<Point>> {
     let profile = session.context().profile();
     let sizes: &[u64] = profile.pick(
         &[4, 1 << 10, 64 << 10, 1 << 20, 16 << 20],
@@ -27,7 +27,7 @@ pub(super) fn ping_pong(
             128 << 20,
         ],
     );
-    let mut rows = Vec::new();
+    let mut points = Vec::new();
     for (number, &bytes) in sizes.iter().enumerate() {
         let buffer = session.fixture.buffer(bytes)?;
         let link = session
@@ -61,11 +61,11 @@ pub(super) fn ping_pong(
                 },
                 |reference, iterations| reference.echo(bytes, iterations),
             )?;
-            let row = Row {
+            let point = Point {
                 bytes: Some(bytes),
-                ..session.row(suite, metric, "us")
+                ..session.point(suite, metric, "us")
             };
-            rows.push(samples.row(row, microseconds)?);
+            points.push(samples.point(point, microseconds)?);
         }
         PingPong {
             iterations: 3,
@@ -75,14 +75,17 @@ pub(super) fn ping_pong(
         .launch(1)?
         .finish(deadline)?;
     }
-    Ok(rows)
+    Ok(points)
 }
 
 /// Upstream's PacketPingPongPerf: half a round trip an iteration.
-pub(super) fn packets(session: &mut Session<'_>, suite: &'static str) -> anyhow::Result<Vec<Row>> {
+pub(super) fn packets(
+    session: &mut Session<'_>,
+    suite: &'static str,
+) -> anyhow::Result<Vec<Point>> {
     let profile = session.context().profile();
     let sizes: &[u64] = profile.pick(&[8, 1 << 10], &[8, 1 << 10, 16 << 10, 64 << 10]);
-    let mut rows = Vec::new();
+    let mut points = Vec::new();
     for (number, &bytes) in sizes.iter().enumerate() {
         let fixture = &session.fixture;
         let outgoing = fixture.buffer(2 * bytes)?;
@@ -123,11 +126,11 @@ pub(super) fn packets(session: &mut Session<'_>, suite: &'static str) -> anyhow:
             |reference, iterations| reference.echo(bytes, iterations.div_ceil(2)),
         )?;
         run(4, true)?;
-        let row = Row {
+        let point = Point {
             bytes: Some(bytes),
-            ..session.row(suite, "half trip", "us")
+            ..session.point(suite, "half trip", "us")
         };
-        rows.push(samples.row(row, microseconds)?);
+        points.push(samples.point(point, microseconds)?);
     }
-    Ok(rows)
+    Ok(points)
 }

@@ -8,31 +8,33 @@
 mod aligned;
 mod bandwidth;
 mod fifo;
-mod host;
 mod join;
 mod latency;
+mod machine;
+mod one_way;
 mod options;
 #[cfg(feature = "cuda")]
 mod peer_copy;
 mod perftest;
+mod point;
 mod posting;
 mod reference;
-mod row;
+mod report;
 mod session;
 mod split;
 mod stats;
+mod sweep;
 
 use std::time::Duration;
 
-use crate::backend::{Executor, Setup};
-use crate::fixture::Fixture;
+use crate::backend::{Backend, Executor};
 use crate::harness::Context;
 
 pub use options::Options;
+pub use point::{Point, table};
 pub use posting::posting;
-pub use row::{Row, table, write_json};
+pub use report::{Measured, Run, Skipped, Source};
 
-use reference::Reference;
 use session::Session;
 
 /// A suite: its name, what it measures on a backend.
@@ -46,13 +48,19 @@ pub struct Suite {
 #[derive(Clone, Copy)]
 enum Measure {
     /// Once for each backend, by ranks 0 and 1.
-    Channels(fn(&mut Session<'_>, &'static str) -> anyhow::Result<Vec<Row>>),
+    Channels(fn(&mut Session<'_>, &'static str) -> anyhow::Result<Vec<Point>>),
+    /// Once, by ranks 0 and 1, on all backends in turns.
+    Together(fn(&mut [Session<'_>], &'static str) -> anyhow::Result<Vec<Point>>),
     /// Once, by rank 0.
-    Alone(fn(&Context, Executor, &'static str) -> anyhow::Result<Vec<Row>>),
+    Alone(fn(&Context, Executor, &'static str) -> anyhow::Result<Vec<Point>>),
 }
 
 /// Every suite, in the order in which they run.
-pub const SUITES: [Suite; 12] = [
+pub const SUITES: [Suite; 13] = [
+    Suite {
+        name: "sweep",
+        measure: Measure::Together(sweep::sweep),
+    },
     Suite {
         name: "ping-pong",
         measure: Measure::Channels(latency::ping_pong),
@@ -66,12 +74,12 @@ pub const SUITES: [Suite; 12] = [
         measure: Measure::Channels(split::split),
     },
     Suite {
-        name: "post",
-        measure: Measure::Channels(split::post),
+        name: "one-way",
+        measure: Measure::Channels(one_way::one_way),
     },
     Suite {
-        name: "stream",
-        measure: Measure::Channels(bandwidth::stream),
+        name: "post",
+        measure: Measure::Channels(split::post),
     },
     Suite {
         name: "bidirectional",
@@ -104,44 +112,79 @@ pub const SUITES: [Suite; 12] = [
 ];
 
 /// Runs the suites of this name, or all, with one executor, on the backends whose name contains a
-/// text, or all. All ranks of the context call it; rank 0 gets the rows.
+/// text, or all. All ranks of the context call it; rank 0 gets the points.
 pub fn run(
     context: &Context,
     executor: Executor,
     suite: Option<&str>,
     backend: Option<&str>,
-) -> anyhow::Result<Vec<Row>> {
-    let wanted = |name: &str| backend.is_none_or(|text| name.contains(text));
+) -> anyhow::Result<Measured> {
     let selected = |candidate: &&Suite| suite.is_none_or(|name| name == candidate.name);
-    let mut rows = Vec::new();
-    for (_, backend) in (executor.backends()).filter(|(_, backend)| wanted(backend.name)) {
-        let obstacles = context.exchange((backend.obstacle)(context))?;
-        if let Some(obstacle) = obstacles.into_iter().flatten().next() {
-            if context.rank() == 0 {
-                eprintln!("SKIP {} ({}): {obstacle}", backend.name, executor.name());
+    let suites: Vec<&Suite> = SUITES.iter().filter(selected).collect();
+    let mut found = Measured::default();
+    let backends = usable(context, executor, backend, &mut found)?;
+    for suite in &suites {
+        if let Measure::Together(measure) = suite.measure {
+            let sessions = (backends.iter()).map(|b| Session::open(context, b, sweep::LARGEST));
+            let mut sessions = sessions.collect::<anyhow::Result<Vec<_>>>()?;
+            (found.points).extend(measure(&mut sessions, suite.name)?);
+            for session in sessions {
+                found.skipped.extend(session.skipped);
+                session.fixture.meet()?;
             }
-            continue;
         }
-        let fixture = Fixture::with(context, backend, &Setup::default())?;
-        let reference = Reference::of(&fixture, context.profile().pick(16 << 20, 128 << 20))?;
-        let mut session = Session { fixture, reference };
-        for suite in SUITES.iter().filter(selected) {
+    }
+    for backend in backends {
+        let largest = context.profile().pick(16 << 20, 128 << 20);
+        let mut session = Session::open(context, backend, largest)?;
+        for suite in &suites {
             if let Measure::Channels(measure) = suite.measure {
-                rows.extend(measure(&mut session, suite.name)?);
+                found.points.extend(measure(&mut session, suite.name)?);
             }
         }
+        found.skipped.extend(session.skipped);
         session.fixture.meet()?;
     }
-    for suite in SUITES.iter().filter(selected) {
+    for suite in &suites {
         if let Measure::Alone(measure) = suite.measure {
             if context.rank() == 0 {
                 eprintln!("{}", suite.name);
-                rows.extend(measure(context, executor, suite.name)?);
+                found.points.extend(measure(context, executor, suite.name)?);
             }
             context.meet()?;
         }
     }
-    Ok(rows)
+    Ok(found)
+}
+
+/// The backends of this name that can run here.
+fn usable(
+    context: &Context,
+    executor: Executor,
+    name: Option<&str>,
+    found: &mut Measured,
+) -> anyhow::Result<Vec<&'static Backend>> {
+    let mut usable = Vec::new();
+    for (_, backend) in executor.backends() {
+        if name.is_some_and(|text| !backend.name.contains(text)) {
+            continue;
+        }
+        let obstacles = context.exchange((backend.obstacle)(context))?;
+        let Some(reason) = obstacles.into_iter().flatten().next() else {
+            usable.push(backend);
+            continue;
+        };
+        if context.rank() == 0 {
+            eprintln!("SKIP {} ({}): {reason}", backend.name, executor.name());
+        }
+        found.skipped.push(Skipped {
+            suite: None,
+            backend: backend.name,
+            executor: executor.name(),
+            reason,
+        });
+    }
+    Ok(usable)
 }
 
 /// How long a whole run may take; the launcher has a limit of its own.

@@ -37,6 +37,14 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
+    /// The commit that was built, for the report
+    #[arg(long, value_name = "TEXT")]
+    pub commit: Option<String>,
+
+    /// What the user typed, for the report [default: this command]
+    #[arg(long, value_name = "TEXT")]
+    pub command: Option<String>,
+
     /// Play a part in a job that the benchmark started; not for use by hand
     #[arg(long, hide = true)]
     pub child: Option<String>,

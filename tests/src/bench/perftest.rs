@@ -14,7 +14,7 @@ use mscclpp_bootstrap::Deadline;
 use mscclpp_port::verbs::{Device, GidKind};
 use mscclpp_port::{Buffer, IbMode, RegisteredMemory, TransportKind};
 
-use super::row::Row;
+use super::point::Point;
 use super::session::Session;
 use crate::fixture::{Fixture, Link};
 
@@ -90,10 +90,13 @@ struct Ends<'a> {
 }
 
 /// The suite; only where requests are the host's and signals are atomics.
-pub(super) fn perftest(session: &mut Session<'_>, suite: &'static str) -> anyhow::Result<Vec<Row>> {
-    let mut rows = Vec::new();
+pub(super) fn perftest(
+    session: &mut Session<'_>,
+    suite: &'static str,
+) -> anyhow::Result<Vec<Point>> {
+    let mut points = Vec::new();
     if session.fixture.backend.mode != IbMode::Host {
-        return Ok(rows);
+        return Ok(points);
     }
     let context = session.context();
     let missing = (FIGURES.iter()).find(|figure| {
@@ -103,7 +106,7 @@ pub(super) fn perftest(session: &mut Session<'_>, suite: &'static str) -> anyhow
     let missing = context.exchange(missing.map(|figure| figure.program.to_owned()))?;
     if let Some(program) = missing.into_iter().flatten().next() {
         eprintln!("SKIP {suite}: there is no {program}; apt-get install perftest");
-        return Ok(rows);
+        return Ok(points);
     }
     // One thread a rank, as perftest has.
     session.fixture.service.stop_proxy()?;
@@ -120,11 +123,11 @@ pub(super) fn perftest(session: &mut Session<'_>, suite: &'static str) -> anyhow
         };
         for figure in &FIGURES {
             session.progress(suite, figure.metric, Some(figure.bytes));
-            rows.push(ends.measure(session, suite, figure)?);
+            points.push(ends.measure(session, suite, figure)?);
         }
     }
     session.fixture.service.start_proxy()?;
-    Ok(rows)
+    Ok(points)
 }
 
 impl Ends<'_> {
@@ -133,7 +136,7 @@ impl Ends<'_> {
         session: &Session<'_>,
         suite: &'static str,
         figure: &Figure,
-    ) -> anyhow::Result<Row> {
+    ) -> anyhow::Result<Point> {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         (figure.ours)(self, figure.iterations / 10)?;
         for _ in 0..SAMPLES {
@@ -142,12 +145,12 @@ impl Ends<'_> {
             self.fixture.meet()?;
             theirs.push(self.program(figure)?);
         }
-        let row = Row {
+        let point = Point {
             bytes: Some(figure.bytes),
             reference_name: Some(figure.program),
-            ..session.row(suite, figure.metric, figure.unit)
+            ..session.point(suite, figure.metric, figure.unit)
         };
-        row.with(&ours, &theirs)
+        point.with(&ours, &theirs)
     }
 
     fn deadline(&self) -> Deadline {

@@ -3,19 +3,23 @@
 
 use std::time::Duration;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Setup};
 use crate::fixture::Fixture;
 use crate::harness::Context;
 
+use super::point::{Point, bytes};
 use super::reference::Reference;
-use super::row::{Row, bytes};
+use super::report::Skipped;
+
+/// No sample takes longer, unless one iteration does.
+const LONGEST: Duration = Duration::from_millis(100);
 
 /// How often something is done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     /// Before the first sample.
     pub(super) warm_up: u64,
-    /// In one sample.
+    /// In one sample, at most.
     pub(super) iterations: u64,
     /// How many samples.
     pub(super) samples: u64,
@@ -35,6 +39,19 @@ impl Plan {
     }
 }
 
+/// How many iterations take a time, by those that rank 0 has just made: the ranks have to agree. At
+/// least one.
+pub(super) fn fit(
+    context: &Context,
+    iterations: u64,
+    took: Duration,
+    time: Duration,
+) -> anyhow::Result<u64> {
+    let took = context.exchange(took.as_secs_f64())?[0];
+    let fit = time.as_secs_f64() / took.max(1e-9) * iterations as f64;
+    Ok((fit as u64).max(1))
+}
+
 /// Seconds an iteration, of ours and of the reference.
 pub(super) struct Samples {
     ours: Vec<f64>,
@@ -43,9 +60,13 @@ pub(super) struct Samples {
 
 impl Samples {
     /// Every sample of both, converted.
-    pub(super) fn row(&self, row: Row, convert: impl Fn(f64) -> f64) -> anyhow::Result<Row> {
+    pub(super) fn point(
+        &self,
+        point: Point,
+        convert: impl Fn(f64) -> f64,
+    ) -> anyhow::Result<Point> {
         let all = |samples: &[f64]| samples.iter().map(|s| convert(*s)).collect::<Vec<_>>();
-        row.with(&all(&self.ours), &all(&self.reference))
+        point.with(&all(&self.ours), &all(&self.reference))
     }
 }
 
@@ -55,36 +76,66 @@ pub(super) struct Session<'a> {
     pub(super) fixture: Fixture<'a>,
     /// What moves the same bytes.
     pub(super) reference: Reference,
+    /// What could not be measured.
+    pub(super) skipped: Vec<Skipped>,
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
+    /// Joins with the other rank, with room for messages of `bytes`.
+    pub(super) fn open(
+        context: &'a Context,
+        backend: &'static Backend,
+        bytes: u64,
+    ) -> anyhow::Result<Self> {
+        let fixture = Fixture::with(context, backend, &Setup::default())?;
+        let reference = Reference::of(&fixture, bytes)?;
+        Ok(Self {
+            fixture,
+            reference,
+            skipped: Vec::new(),
+        })
+    }
+
+    /// Notes that a suite cannot run on this backend.
+    pub(super) fn skip(&mut self, suite: &'static str, reason: impl Into<String>) {
+        let backend = self.fixture.backend;
+        self.skipped.push(Skipped {
+            suite: Some(suite),
+            backend: backend.name,
+            executor: backend.executor.name(),
+            reason: reason.into(),
+        });
+    }
+
     /// What the suite runs in.
     pub(super) fn context(&self) -> &Context {
         self.fixture.context
     }
 
-    /// A row without figures.
-    pub(super) fn row(&self, suite: &'static str, metric: &'static str, unit: &'static str) -> Row {
+    /// A point without figures.
+    pub(super) fn point(
+        &self,
+        suite: &'static str,
+        metric: &'static str,
+        unit: &'static str,
+    ) -> Point {
         let Backend {
             name,
             provider,
             executor,
             ..
         } = self.fixture.backend;
-        Row {
+        Point {
             suite,
             backend: Some(name),
             provider: *provider,
             executor: Some(executor.name()),
-            bytes: None,
             queues: Some(1),
+            threads: Some(1),
             metric,
             unit,
-            p10: 0.0,
-            median: 0.0,
-            p90: 0.0,
-            reference: None,
             reference_name: Some(self.reference.name()),
+            ..Point::default()
         }
     }
 
@@ -111,19 +162,19 @@ impl Session<'_> {
             ours: Vec::new(),
             reference: Vec::new(),
         };
-        ours(&self.fixture, plan.warm_up)?;
+        let took = ours(&self.fixture, plan.warm_up)?;
         reference(&mut self.reference, plan.warm_up)?;
+        let fit = fit(self.context(), plan.warm_up, took, LONGEST)?;
+        let iterations = plan.iterations.min(fit);
         for _ in 0..plan.samples {
             self.fixture.meet()?;
-            let took = ours(&self.fixture, plan.iterations)?;
-            samples
-                .ours
-                .push(took.as_secs_f64() / plan.iterations as f64);
+            let took = ours(&self.fixture, iterations)?;
+            samples.ours.push(took.as_secs_f64() / iterations as f64);
             self.fixture.meet()?;
-            let took = reference(&mut self.reference, plan.iterations)?;
+            let took = reference(&mut self.reference, iterations)?;
             samples
                 .reference
-                .push(took.as_secs_f64() / plan.iterations as f64);
+                .push(took.as_secs_f64() / iterations as f64);
         }
         Ok(samples)
     }

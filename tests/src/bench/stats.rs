@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 //! What is told of a set of samples.
 
-/// Three points of the distribution of some samples.
+/// What is told of the distribution of some samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Summary {
+    /// The least.
+    pub(super) min: f64,
     /// A tenth of the samples are at most this.
     pub(super) p10: f64,
     /// The middle.
@@ -29,6 +31,7 @@ impl Summary {
             low + (high - low) * place.fract()
         };
         Some(Self {
+            min: sorted[0],
             p10: at(0.1),
             median: at(0.5),
             p90: at(0.9),
@@ -47,6 +50,7 @@ mod tests {
         assert_eq!(
             summary,
             Summary {
+                min: 1.0,
                 p10: 2.0,
                 median: 6.0,
                 p90: 10.0
@@ -61,6 +65,7 @@ mod tests {
         assert_eq!(
             Summary::of(&[4.0]),
             Some(Summary {
+                min: 4.0,
                 p10: 4.0,
                 median: 4.0,
                 p90: 4.0

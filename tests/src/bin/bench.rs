@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::Parser;
 use mscclpp_bootstrap::{Bootstrap as _, Deadline, TcpBootstrap, launcher};
-use mscclpp_conformance::bench::{LIMIT, Options, posting, run, table, write_json};
+use mscclpp_conformance::bench::{LIMIT, Options, Run, Source, posting, run, table};
 use mscclpp_conformance::cases;
 use mscclpp_conformance::harness::{Context, Profile};
 use mscclpp_conformance::log;
@@ -57,18 +57,27 @@ fn measure(options: &Options) -> anyhow::Result<()> {
     };
     if rank < 2 {
         let context = Context::of_job(bootstrap.clone(), Deadline::after(LIMIT)).with(2, profile);
-        let rows = run(
+        let started = Run::start();
+        let found = run(
             &context,
             options.executor,
             options.suite.as_deref(),
             options.backend.as_deref(),
         )?;
         if rank == 0 {
-            println!("\n{}", table(&rows));
-            if let Some(path) = &options.json {
-                write_json(path, &rows)?;
-            }
+            println!("\n{}", table(&found.points));
         }
+        let source = Source {
+            commit: options.commit.as_deref(),
+            command: options.command.as_deref(),
+        };
+        started.end(
+            &context,
+            options.executor,
+            &found,
+            source,
+            options.json.as_deref(),
+        )?;
     }
     Ok(bootstrap.barrier()?)
 }

@@ -41,7 +41,7 @@ pub use queue::Posts;
 pub use replay::Replay;
 pub use steps::{Call, Done, Range, Steps};
 pub use stress::{Count, Generations, OwnFlush};
-pub use throughput::{Bidirectional, Post, Split, Stream};
+pub use throughput::{Bidirectional, OneWay, Post, Split, Stream};
 
 use kernel::kernel;
 use launched::Kept;
@@ -49,7 +49,7 @@ use report::{Report, status_text};
 
 /// Every kernel.
 #[cfg(feature = "cuda")]
-static ALL: [&kernel::Kernel; 22] = [
+static ALL: [&kernel::Kernel; 23] = [
     &accumulate::ACCUMULATE,
     &accumulate::FAN_IN,
     &all_pairs::KERNEL,
@@ -71,6 +71,7 @@ static ALL: [&kernel::Kernel; 22] = [
     &throughput::BIDIRECTIONAL,
     &throughput::STREAM,
     &throughput::SPLIT,
+    &throughput::ONE_WAY,
     &throughput::POST,
 ];
 

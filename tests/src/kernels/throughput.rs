@@ -6,11 +6,12 @@ use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::PortChannelDeviceHandle;
 use mscclpp_port::{Buffer, PortChannel};
 
-use super::{Kept, Launched, Report, address, block, device_of, kernel};
+use super::{Kept, Launched, Report, address, block, device_of, first, handles, kernel};
 
 kernel!(BIDIRECTIONAL = conformance_bidirectional(Args) in "bench.cpp");
 kernel!(STREAM = conformance_stream(Args) in "bench.cpp");
 kernel!(SPLIT = conformance_split(SplitArgs) in "bench.cpp");
+kernel!(ONE_WAY = conformance_one_way(SplitArgs) in "bench.cpp");
 kernel!(POST = conformance_post(PostArgs) in "bench.cpp");
 
 #[derive(Clone, Copy)]
@@ -60,39 +61,47 @@ impl Bidirectional {
     }
 }
 
-/// Rank 0 sends without waiting, rank 1 counts signals.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct StreamArgs {
+    channels: u64,
+    report: u64,
+    bytes: u64,
+    iterations: u64,
+    queues: u32,
+    rank: u32,
+}
+
+/// Rank 0's threads send without waiting, rank 1's count signals. Threads take turns with the
+/// channels: the second has the second one, or the first if that is all.
 #[derive(Clone)]
 pub struct Stream {
-    /// Its memories hold `bytes`.
-    pub channel: PortChannel,
+    /// Each with memories that hold `bytes`.
+    pub channels: Vec<PortChannel>,
     /// Of one put.
     pub bytes: u64,
-    /// Puts.
+    /// Puts of a thread.
     pub iterations: u64,
     /// 0 or 1.
     pub rank: usize,
 }
 
 impl Stream {
-    /// Starts the kernel with one thread.
-    pub fn launch(&self) -> anyhow::Result<Launched> {
-        let device = device_of(&self.channel);
+    /// Starts the kernel in one block.
+    pub fn launch(&self, threads: u32) -> anyhow::Result<Launched> {
+        let device = device_of(first(&self.channels)?);
         let report = Report::new(device)?;
-        let args = Args {
-            channel: self.channel.device_handle(),
+        let handles = handles(device, &self.channels)?;
+        let args = StreamArgs {
+            channels: address(&handles),
             report: report.address(),
             bytes: self.bytes,
             iterations: self.iterations,
+            queues: self.channels.len() as u32,
             rank: self.rank as u32,
-            reserved: 0,
         };
-        Launched::start(
-            &STREAM,
-            device,
-            block(1),
-            args,
-            Kept::new([&self.channel], self.clone()).report(&report),
-        )
+        let kept = Kept::new(&self.channels, handles);
+        Launched::start(&STREAM, device, block(threads), args, kept.report(&report))
     }
 }
 
@@ -140,6 +149,44 @@ impl Split {
         };
         let kept = Kept::new([&self.channel], (self.clone(), times.clone()));
         Launched::start(&SPLIT, device, block(1), args, kept.report(&report))?.finish(deadline)?;
+        times_of(&times)
+    }
+}
+
+/// A ping-pong whose ranks both look at the clock.
+#[derive(Clone)]
+pub struct OneWay {
+    /// What the kernel gets: the channel's own handle, or one that was made of it.
+    pub handle: PortChannelDeviceHandle,
+    /// Its memories hold `bytes`.
+    pub channel: PortChannel,
+    /// Of one put.
+    pub bytes: u64,
+    /// Round trips.
+    pub iterations: u64,
+    /// 0 or 1.
+    pub rank: usize,
+}
+
+impl OneWay {
+    /// Runs the kernel with one thread. For each iteration, in nanoseconds of the device's clock:
+    /// before the put, when it returned, and when the peer's signal was seen.
+    pub fn run(&self, deadline: Deadline) -> anyhow::Result<Vec<[u64; 3]>> {
+        let device = device_of(&self.channel);
+        let report = Report::new(device)?;
+        let times = Buffer::new(device, self.iterations.max(1) * 24)?;
+        let args = SplitArgs {
+            channel: self.handle,
+            report: report.address(),
+            times: address(&times),
+            bytes: self.bytes,
+            iterations: self.iterations,
+            rank: self.rank as u32,
+            reserved: 0,
+        };
+        let kept = Kept::new([&self.channel], (self.clone(), times.clone()));
+        Launched::start(&ONE_WAY, device, block(1), args, kept.report(&report))?
+            .finish(deadline)?;
         times_of(&times)
     }
 }

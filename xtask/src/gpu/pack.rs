@@ -116,7 +116,7 @@ pub fn pack(directory: Option<&Path>, interrupt: &Interrupt) -> Result<()> {
         "the programs have {bytes} bytes, more than {MOST}"
     );
     let manifest = Manifest {
-        commit: commit(&workspace.root),
+        commit: workspace.commit(),
         rustc: output("rustc", &["-V"]).unwrap_or_default(),
         built: now(),
         tests,
@@ -147,17 +147,4 @@ fn strip(from: &Path, to: &Path) -> Result<()> {
         bail!("strip {}: {status}", from.display());
     }
     Ok(())
-}
-
-/// The commit that the workspace is at, marked if something is not committed.
-fn commit(root: &Path) -> String {
-    let root = root.to_string_lossy();
-    let git = |args: &[&str]| output("git", &[&["-C", &root], args].concat());
-    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
-        return "unknown".into();
-    };
-    match git(&["status", "--porcelain"]) {
-        Some(changes) if changes.is_empty() => commit,
-        _ => format!("{commit} and changes"),
-    }
 }

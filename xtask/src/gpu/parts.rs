@@ -297,7 +297,7 @@ pub fn bench(parts: &Parts<'_>, tables: &mut String) -> Result<(bool, String)> {
         return Ok((false, problem));
     }
     let report = Report::read(&parts.options.out.join("bench.json"))?;
-    Ok((true, format!("{} rows", report.rows.len())))
+    Ok((true, format!("{} points", report.points.len())))
 }
 
 /// Measures what a post costs, with one process, whose report is `post.json`.
@@ -329,6 +329,7 @@ fn bench_args(parts: &Parts<'_>, json: &str) -> Vec<OsString> {
     let mut args: Vec<OsString> = vec!["--executor=cuda".into(), "--json".into()];
     args.push(parts.options.out.join(json).into());
     args.extend(parts.options.quick.then(|| "--quick".into()));
+    args.push(format!("--commit={}", parts.manifest.commit).into());
     args
 }
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use super::parts::Parts;
 use crate::mpi::Mpi;
-use crate::report::{Report, Row};
+use crate::report::{Point, Report};
 
 /// Its multi-process tests, as a build leaves them.
 const PROGRAMS: [&str; 4] = [
@@ -64,7 +64,7 @@ pub fn parse(text: &str) -> Vec<Figure> {
     figures
 }
 
-/// Our row for the same: suite, backend, bytes and metric.
+/// Our point for the same: suite, backend, bytes and metric.
 fn counterpart(figure: &Figure) -> Option<(&'static str, &'static str, u64, &'static str)> {
     match &*figure.test {
         "PortChannelOneToOneTest.PingPongPerf" => {
@@ -92,13 +92,13 @@ fn counterpart(figure: &Figure) -> Option<(&'static str, &'static str, u64, &'st
     }
 }
 
-fn ours<'a>(report: &'a Report, figure: &Figure) -> Option<&'a Row> {
+fn ours<'a>(report: &'a Report, figure: &Figure) -> Option<&'a Point> {
     let (suite, backend, bytes, metric) = counterpart(figure)?;
-    report.rows.iter().find(|row| {
-        row.suite == suite
-            && row.backend.as_deref() == Some(backend)
-            && row.bytes == Some(bytes)
-            && row.metric == metric
+    report.points.iter().find(|point| {
+        point.suite == suite
+            && point.backend.as_deref() == Some(backend)
+            && point.bytes == Some(bytes)
+            && point.metric == metric
     })
 }
 
@@ -118,12 +118,12 @@ pub fn table(figures: &[Figure], report: Option<&Report>) -> String {
             unit,
         } = figure;
         let _ = match report.and_then(|report| ours(report, figure)) {
-            Some(row) => {
-                let ratio = row.median / value;
+            Some(point) => {
+                let ratio = point.median / value;
                 writeln!(
                     text,
                     "{test:<45} {label:<12} {value:>10.4} {:>10.4} {ratio:>7.3}  {unit}",
-                    row.median
+                    point.median
                 )
             }
             None => writeln!(
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn ours_stand_beside_them_with_the_ratio() {
         let mut report = example();
-        let row = &mut report["rows"][0];
+        let row = &mut report["points"][0];
         row["backend"] = "proxy-ipc".into();
         row["bytes"] = 4.into();
         row["metric"] = "round trip with flush".into();

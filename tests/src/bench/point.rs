@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: MIT
-//! The report: a row a quantity, as JSON and as a table.
-
-use std::path::Path;
+//! A measured quantity, and many as a table.
 
 use anyhow::Context as _;
 use serde::Serialize;
 
 use super::aligned::{aligned, number};
-use super::host::Host;
 use super::stats::Summary;
 
-/// One measured quantity.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+/// One measured quantity: a point of a report, whose fields docs/benchmarks.md explains.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Point {
     /// What was run.
     pub suite: &'static str,
     /// On which backend; none takes part in some suites.
@@ -23,12 +20,20 @@ pub struct Row {
     pub executor: Option<&'static str>,
     /// Of one message.
     pub bytes: Option<u64>,
-    /// Channels in parallel.
+    /// Channels in parallel, each on a connection of its own.
     pub queues: Option<u64>,
+    /// Threads of a rank's kernel that post.
+    pub threads: Option<u64>,
     /// What was measured.
     pub metric: &'static str,
+    /// What this is a part of: parts of one whole follow each other in time, and in the report.
+    pub part_of: Option<&'static str>,
     /// Its unit.
     pub unit: &'static str,
+    /// How many samples were taken.
+    pub samples: usize,
+    /// The least sample.
+    pub min: f64,
     /// A tenth of the samples are at most this.
     pub p10: f64,
     /// The middle sample.
@@ -41,10 +46,12 @@ pub struct Row {
     pub reference_name: Option<&'static str>,
 }
 
-impl Row {
+impl Point {
     /// Puts in the samples, and those of the reference.
     pub(super) fn with(mut self, samples: &[f64], reference: &[f64]) -> anyhow::Result<Self> {
         let summary = Summary::of(samples).context("no samples")?;
+        self.samples = samples.len();
+        self.min = summary.min;
         (self.p10, self.median, self.p90) = (summary.p10, summary.median, summary.p90);
         self.reference = Summary::of(reference).map(|summary| summary.median);
         if self.reference.is_none() {
@@ -59,29 +66,12 @@ impl Row {
     }
 }
 
-#[derive(Serialize)]
-struct Report<'a> {
-    schema: u32,
-    host: Host,
-    rows: &'a [Row],
-}
-
-/// Writes the rows to a file.
-pub fn write_json(path: &Path, rows: &[Row]) -> anyhow::Result<()> {
-    let report = Report {
-        schema: 1,
-        host: Host::here(),
-        rows,
-    };
-    let text = serde_json::to_string_pretty(&report)?;
-    std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
-}
-
-const HEAD: [&str; 10] = [
+const HEAD: [&str; 11] = [
     "suite",
     "backend",
     "bytes",
     "queues",
+    "threads",
     "metric",
     "p10",
     "median",
@@ -89,15 +79,18 @@ const HEAD: [&str; 10] = [
     "plain TCP",
     "ratio",
 ];
-/// The column of the reference, which the head names if it is one for all rows.
-const REFERENCE: usize = 8;
+/// The column of the reference, which the head names if it is one for all points.
+const REFERENCE: usize = 9;
 /// Columns of words; the others are numbers.
-const WORDS: [usize; 3] = [0, 1, 4];
+const WORDS: [usize; 3] = [0, 1, 5];
 
-/// The rows as a table with a head.
-pub fn table(rows: &[Row]) -> String {
+/// The points as a table with a head.
+pub fn table(points: &[Point]) -> String {
     let mut lines = vec![HEAD.map(str::to_owned).to_vec()];
-    let mut names: Vec<&str> = rows.iter().filter_map(|row| row.reference_name).collect();
+    let mut names: Vec<&str> = points
+        .iter()
+        .filter_map(|point| point.reference_name)
+        .collect();
     names.sort_unstable();
     names.dedup();
     match names[..] {
@@ -105,22 +98,23 @@ pub fn table(rows: &[Row]) -> String {
         [name] => lines[0][REFERENCE] = name.to_owned(),
         _ => lines[0][REFERENCE] = "reference".to_owned(),
     }
-    for row in rows {
+    for point in points {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         lines.push(vec![
-            row.suite.to_owned(),
-            row.backend.unwrap_or("-").to_owned(),
-            or_dash(row.bytes.map(bytes)),
-            or_dash(row.queues.map(|queues| queues.to_string())),
-            format!("{} [{}]", row.metric, row.unit),
-            number(row.p10),
-            number(row.median),
-            number(row.p90),
-            or_dash(row.reference.map(|value| match row.reference_name {
+            point.suite.to_owned(),
+            point.backend.unwrap_or("-").to_owned(),
+            or_dash(point.bytes.map(bytes)),
+            or_dash(point.queues.map(|queues| queues.to_string())),
+            or_dash(point.threads.map(|threads| threads.to_string())),
+            format!("{} [{}]", point.metric, point.unit),
+            number(point.p10),
+            number(point.median),
+            number(point.p90),
+            or_dash(point.reference.map(|value| match point.reference_name {
                 Some(name) if names.len() > 1 => format!("{} {name}", number(value)),
                 _ => number(value),
             })),
-            or_dash(row.ratio().map(|ratio| format!("{ratio:.2}"))),
+            or_dash(point.ratio().map(|ratio| format!("{ratio:.2}"))),
         ]);
     }
     aligned(&lines, &WORDS)
@@ -139,61 +133,25 @@ pub(super) fn bytes(count: u64) -> String {
 mod tests {
     use super::*;
 
-    fn row() -> Row {
-        let row = Row {
+    fn point() -> Point {
+        let point = Point {
             suite: "ping-pong",
             backend: Some("proxy-ethernet"),
-            provider: None,
             executor: Some("host"),
             bytes: Some(65536),
             queues: Some(1),
+            threads: Some(1),
             metric: "round trip",
             unit: "us",
-            p10: 0.0,
-            median: 0.0,
-            p90: 0.0,
-            reference: None,
             reference_name: Some("plain TCP"),
+            ..Point::default()
         };
-        row.with(&[90.0, 100.0, 110.0], &[50.0]).unwrap()
-    }
-
-    #[test]
-    fn the_json_has_the_fields_of_its_schema() {
-        let report = Report {
-            schema: 1,
-            host: Host::here(),
-            rows: &[row()],
-        };
-        let value = serde_json::to_value(report).unwrap();
-        assert_eq!(value["schema"], 1);
-        assert!(value["host"]["cores"].as_u64().unwrap() >= 1);
-        let row = value["rows"][0].as_object().unwrap();
-        let mut fields: Vec<&str> = row.keys().map(String::as_str).collect();
-        fields.sort_unstable();
-        let mut expected = vec![
-            "suite",
-            "backend",
-            "provider",
-            "executor",
-            "bytes",
-            "queues",
-            "metric",
-            "unit",
-            "p10",
-            "median",
-            "p90",
-            "reference",
-            "reference_name",
-        ];
-        expected.sort_unstable();
-        assert_eq!(fields, expected);
-        assert_eq!(row["reference"], 50.0);
+        point.with(&[90.0, 100.0, 110.0], &[50.0]).unwrap()
     }
 
     #[test]
     fn the_table_is_aligned_and_shows_the_ratio() {
-        let text = table(&[row()]);
+        let text = table(&[point()]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
         assert!(
@@ -206,11 +164,11 @@ mod tests {
 
     #[test]
     fn references_of_several_kinds_are_told_apart() {
-        let other = Row {
+        let other = Point {
             reference_name: Some("CUDA copy"),
-            ..row()
+            ..point()
         };
-        let text = table(&[row(), other]);
+        let text = table(&[point(), other]);
         assert!(text.contains("50.0 plain TCP") && text.contains("50.0 CUDA copy"));
         assert!(text.lines().next().unwrap().contains("reference"), "{text}");
     }
