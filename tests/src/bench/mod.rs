@@ -112,22 +112,30 @@ pub const SUITES: [Suite; 13] = [
 ];
 
 /// Runs the suites of this name, or all, with one executor, on the backends whose name contains a
-/// text, or all. All ranks of the context call it; rank 0 gets the points.
+/// text, or all. All ranks of the context call it; rank 0 gets the points, and each part of them as
+/// soon as it is measured.
 pub fn run(
     context: &Context,
     executor: Executor,
     suite: Option<&str>,
     backend: Option<&str>,
+    mut as_soon_as_measured: impl FnMut(&[Point]),
 ) -> anyhow::Result<Measured> {
     let selected = |candidate: &&Suite| suite.is_none_or(|name| name == candidate.name);
     let suites: Vec<&Suite> = SUITES.iter().filter(selected).collect();
     let mut found = Measured::default();
+    let mut take = |found: &mut Measured, points: Vec<Point>| {
+        if !points.is_empty() {
+            as_soon_as_measured(&points);
+        }
+        found.points.extend(points);
+    };
     let backends = usable(context, executor, backend, &mut found)?;
     for suite in &suites {
         if let Measure::Together(measure) = suite.measure {
             let sessions = (backends.iter()).map(|b| Session::open(context, b, sweep::LARGEST));
             let mut sessions = sessions.collect::<anyhow::Result<Vec<_>>>()?;
-            (found.points).extend(measure(&mut sessions, suite.name)?);
+            take(&mut found, measure(&mut sessions, suite.name)?);
             for session in sessions {
                 found.skipped.extend(session.skipped);
                 session.fixture.meet()?;
@@ -139,7 +147,7 @@ pub fn run(
         let mut session = Session::open(context, backend, largest)?;
         for suite in &suites {
             if let Measure::Channels(measure) = suite.measure {
-                found.points.extend(measure(&mut session, suite.name)?);
+                take(&mut found, measure(&mut session, suite.name)?);
             }
         }
         found.skipped.extend(session.skipped);
@@ -149,7 +157,7 @@ pub fn run(
         if let Measure::Alone(measure) = suite.measure {
             if context.rank() == 0 {
                 eprintln!("{}", suite.name);
-                found.points.extend(measure(context, executor, suite.name)?);
+                take(&mut found, measure(context, executor, suite.name)?);
             }
             context.meet()?;
         }

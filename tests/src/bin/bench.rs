@@ -63,10 +63,12 @@ fn measure(options: &Options) -> anyhow::Result<()> {
             options.executor,
             options.suite.as_deref(),
             options.backend.as_deref(),
+            |points| {
+                if rank == 0 {
+                    println!("\n{}", table(points));
+                }
+            },
         )?;
-        if rank == 0 {
-            println!("\n{}", table(&found.points));
-        }
         let source = Source {
             commit: options.commit.as_deref(),
             command: options.command.as_deref(),
