@@ -72,7 +72,13 @@ impl Cpu {
         }
         // SAFETY: made above from the kernels; loading it runs no code of its own.
         let library = unsafe { Library::open(Some(&object), RTLD_NOW | RTLD_LOCAL) };
+        // Never unloaded, and known to whoever looks for leaks.
+        static LOADED: Mutex<Vec<&'static Library>> = Mutex::new(Vec::new());
         let library: &'static Library = Box::leak(Box::new(library.map_err(|e| e.to_string())?));
+        LOADED
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(library);
         let entry = |kernel: Kernel| -> Outcome<HostKernel> {
             let symbol = format!("{}_modelled", kernel.name());
             // SAFETY: an entry made by MSCCLPP_KERNEL.

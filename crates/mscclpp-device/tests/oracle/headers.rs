@@ -1,26 +1,13 @@
 // SPDX-License-Identifier: MIT
-//! The library's headers: where they are, and as a host's compiler takes them.
+//! The library's headers as a host's compiler takes them.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::oracle::gpu::VARIABLE;
 use crate::ptx;
 
 /// What stands in place of CUDA's headers.
 const HOST: &str = include_str!("host.hpp");
-
-/// The directories of headers, or prints why a test is skipped.
-pub(crate) fn includes(test: &str) -> Vec<PathBuf> {
-    let list = std::env::var_os(VARIABLE).unwrap_or_default();
-    let includes: Vec<PathBuf> = std::env::split_paths(&list)
-        .filter(|path| path != "")
-        .collect();
-    if includes.is_empty() {
-        println!("SKIP {test}: no headers of GPUNetIO: {VARIABLE} is not set");
-    }
-    includes
-}
 
 /// Writes the device headers of `include` into `to`, changed for a host's compiler, and beside them
 /// what they include of CUDA.

@@ -6,7 +6,7 @@ use std::path::Path;
 use mlx5_queue::{BLOCK_BYTES, DoorbellRecord};
 
 use crate::cpu::{Cpu, VARIANTS};
-use crate::headers;
+use crate::includes;
 use crate::oracle::calls::{Call, Operation};
 use crate::oracle::cases::Pair;
 use crate::oracle::compare::{At, Difference};
@@ -18,7 +18,7 @@ const START: u64 = 7;
 
 /// With the library's headers, if there are some: a test here calls `check` once.
 fn with_cpu(test: &str, check: impl Fn(&Cpu)) {
-    if let Some(include) = headers::includes(test).first() {
+    if let Some(include) = includes(test).first() {
         check(&cpu(include));
     }
 }
@@ -41,36 +41,39 @@ fn places(found: &[Difference]) -> Vec<At> {
 
 #[test]
 fn a_changed_byte_is_named_by_operation_slot_and_offset() {
-    with_cpu("a_changed_byte_is_named", |cpu| {
-        let call = Call::of(Operation::PutSignal, 64);
-        // Of the put, in slot 7: all but the bytes that nobody sets.
-        for offset in 0..BLOCK_BYTES {
-            let spoilt = Spoil::Ring(START as usize * BLOCK_BYTES + offset);
-            let found = found(cpu, Sharing::Gpu, &call, &[spoilt]);
-            let unset = matches!(offset, 8..11 | 12..16 | 28..32);
-            let slot = START as u32;
-            let expected = match unset {
-                false => At::Slot { slot, offset },
-                // Never of this side's: it sets them to zero.
-                true => At::NotZero { slot, offset },
-            };
-            // A changed opcode or size changes what is masked, too.
-            if offset == 3 || offset == 7 {
-                assert!(places(&found).contains(&expected), "{offset}: {found:?}");
-            } else {
-                assert_eq!(places(&found), [expected], "{offset}");
+    with_cpu(
+        "a_changed_byte_is_named_by_operation_slot_and_offset",
+        |cpu| {
+            let call = Call::of(Operation::PutSignal, 64);
+            // Of the put, in slot 7: all but the bytes that nobody sets.
+            for offset in 0..BLOCK_BYTES {
+                let spoilt = Spoil::Ring(START as usize * BLOCK_BYTES + offset);
+                let found = found(cpu, Sharing::Gpu, &call, &[spoilt]);
+                let unset = matches!(offset, 8..=10 | 12..=15 | 28..=31);
+                let slot = START as u32;
+                let expected = match unset {
+                    false => At::Slot { slot, offset },
+                    // Never of this side's: it sets them to zero.
+                    true => At::NotZero { slot, offset },
+                };
+                // A changed opcode or size changes what is masked, too.
+                if offset == 3 || offset == 7 {
+                    assert!(places(&found).contains(&expected), "{offset}: {found:?}");
+                } else {
+                    assert_eq!(places(&found), [expected], "{offset}");
+                }
+                assert!(found.iter().all(|one| one.operation == "put with signal"));
             }
-            assert!(found.iter().all(|one| one.operation == "put with signal"));
-        }
-        let words = found(cpu, Sharing::Gpu, &call, &[Spoil::Ring(11)])[0].to_string();
-        assert_eq!(
-            words,
-            "put with signal: Slot { slot: 0, offset: 11 }: 09 here, 08 there"
-        );
-        // Of the signal, in slot 0: the second half of the operand is nothing to a NIC.
-        let found = found(cpu, Sharing::Gpu, &call, &[Spoil::Ring(47)]);
-        assert_eq!(places(&found), []);
-    });
+            let words = found(cpu, Sharing::Gpu, &call, &[Spoil::Ring(11)])[0].to_string();
+            assert_eq!(
+                words,
+                "put with signal: Slot { slot: 0, offset: 11 }: 09 here, 08 there"
+            );
+            // Of the signal, in slot 0: the second half of the operand is nothing to a NIC.
+            let found = found(cpu, Sharing::Gpu, &call, &[Spoil::Ring(47)]);
+            assert_eq!(places(&found), []);
+        },
+    );
 }
 
 #[test]

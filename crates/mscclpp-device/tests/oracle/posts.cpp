@@ -83,14 +83,17 @@ MSCCLPP_DEVICE_INLINE QueueMemory memoryOf(uint64_t address, uint32_t key, uint3
   return {address - before, before + (call.size > 8 ? call.size : 8), key, access};
 }
 
-template <Sharing Mode, typename Prepare>
+// Nothing is held against these: one mode is enough.
+constexpr Sharing any = DOCA_GPUNETIO_VERBS_RESOURCE_SHARING_MODE_GPU;
+
+template <typename Prepare>
 MSCCLPP_DEVICE_INLINE uint64_t postPrepared(Qp* qp, uint32_t blocks, Prepare prepare) {
-  const uint64_t first = doca_gpu_dev_verbs_reserve_wq_slots<Mode>(qp, blocks);
+  const uint64_t first = doca_gpu_dev_verbs_reserve_wq_slots<any>(qp, blocks);
   prepare(doca_gpu_dev_verbs_get_wqe_ptr(qp, static_cast<uint16_t>(first)),
           doca_gpu_dev_verbs_get_wqe_ptr(qp, static_cast<uint16_t>(first + 1)), static_cast<uint16_t>(first));
   const uint64_t last = first + blocks - 1;
-  doca_gpu_dev_verbs_mark_wqes_ready<Mode>(qp, first, last);
-  doca_gpu_dev_verbs_submit<Mode, DOCA_GPUNETIO_VERBS_SYNC_SCOPE_GPU, handler>(qp, last + 1);
+  doca_gpu_dev_verbs_mark_wqes_ready<any>(qp, first, last);
+  doca_gpu_dev_verbs_submit<any, DOCA_GPUNETIO_VERBS_SYNC_SCOPE_GPU, handler>(qp, last + 1);
   return last;
 }
 
@@ -100,7 +103,6 @@ MSCCLPP_DEVICE_INLINE uint64_t found(int status) {
 }
 
 /// What has no counterpart here; the last request's index.
-template <Sharing Mode>
 MSCCLPP_DEVICE_INLINE uint64_t postForeign(Qp* qp, const QueueChannel& channel, const Call& call) {
   const auto flags = DOCA_GPUNETIO_IB_MLX5_WQE_CTRL_CQ_UPDATE;
   const uint64_t scratch = reinterpret_cast<uint64_t>(channel.queue.scratch);
@@ -109,34 +111,34 @@ MSCCLPP_DEVICE_INLINE uint64_t postForeign(Qp* qp, const QueueChannel& channel, 
   doca_gpu_dev_verbs_ticket_t last = 0;
   switch (call.operation) {
     case Word4:
-      doca_gpu_dev_verbs_p<uint32_t, Mode, handler>(qp, {call.remote, call.remoteKey},
+      doca_gpu_dev_verbs_p<uint32_t, any, handler>(qp, {call.remote, call.remoteKey},
                                                     static_cast<uint32_t>(call.value), &last);
       return last;
     case Inline:
       // The bytes are the call's own value, as often as it fits.
-      return postPrepared<Mode>(qp, 1, [&](Wqe* wqe, Wqe*, uint16_t at) {
+      return postPrepared(qp, 1, [&](Wqe* wqe, Wqe*, uint16_t at) {
         uint64_t bytes[4] = {call.value, call.value, call.value, call.value};
         doca_gpu_dev_verbs_wqe_prepare_write_inl(qp, wqe, at, flags, call.remote, call.remoteKey,
                                                  reinterpret_cast<uint64_t>(bytes), static_cast<uint32_t>(call.size));
       });
     case PutImmediate:
-      return postPrepared<Mode>(qp, 1, [&](Wqe* wqe, Wqe*, uint16_t at) {
+      return postPrepared(qp, 1, [&](Wqe* wqe, Wqe*, uint16_t at) {
         doca_gpu_dev_verbs_wqe_prepare_write(qp, wqe, at, DOCA_GPUNETIO_IB_MLX5_OPCODE_RDMA_WRITE_IMM, flags,
                                              static_cast<uint32_t>(call.value), call.remote, call.remoteKey,
                                              call.local, call.localKey, static_cast<uint32_t>(call.size));
       });
     case GetDump:
-      doca_gpu_dev_verbs_get<Mode, handler, DOCA_GPUNETIO_VERBS_EXEC_SCOPE_THREAD, DOCA_GPUNETIO_VERBS_MCST_ENABLED>(
+      doca_gpu_dev_verbs_get<any, handler, DOCA_GPUNETIO_VERBS_EXEC_SCOPE_THREAD, DOCA_GPUNETIO_VERBS_MCST_ENABLED>(
           qp, {call.remote, call.remoteKey}, {call.local, call.localKey}, call.size, {scratch, scratchKey}, &last);
       return last;
     case CompareSwap:
-      return postPrepared<Mode>(qp, 1, [&](Wqe* wqe, Wqe*, uint16_t at) {
+      return postPrepared(qp, 1, [&](Wqe* wqe, Wqe*, uint16_t at) {
         doca_gpu_dev_verbs_wqe_prepare_atomic(qp, wqe, at, DOCA_GPUNETIO_IB_MLX5_OPCODE_ATOMIC_CS, flags, call.remote,
                                               call.remoteKey, scratch, scratchKey, 8, call.value, ~call.value);
       });
     case MaskedAdd4:
     case MaskedSwap4:
-      return postPrepared<Mode>(qp, 1, [&](Wqe* wqe, Wqe* next, uint16_t at) {
+      return postPrepared(qp, 1, [&](Wqe* wqe, Wqe* next, uint16_t at) {
         const uint32_t opcode = call.operation == MaskedAdd4 ? DOCA_GPUNETIO_IB_MLX5_OPCODE_ATOMIC_MASKED_FA
                                                              : DOCA_GPUNETIO_IB_MLX5_OPCODE_ATOMIC_MASKED_CS;
         doca_gpu_dev_verbs_wqe_prepare_atomic_ext<DOCA_GPUNETIO_VERBS_ATOMIC_EXT_BYTES_4>(
@@ -145,7 +147,7 @@ MSCCLPP_DEVICE_INLINE uint64_t postForeign(Qp* qp, const QueueChannel& channel, 
       });
     case MaskedAdd8:
     case MaskedSwap8:
-      return postPrepared<Mode>(qp, call.operation == MaskedSwap8 ? 2 : 1, [&](Wqe* wqe, Wqe* next, uint16_t at) {
+      return postPrepared(qp, call.operation == MaskedSwap8 ? 2 : 1, [&](Wqe* wqe, Wqe* next, uint16_t at) {
         const uint32_t opcode = call.operation == MaskedAdd8 ? DOCA_GPUNETIO_IB_MLX5_OPCODE_ATOMIC_MASKED_FA
                                                              : DOCA_GPUNETIO_IB_MLX5_OPCODE_ATOMIC_MASKED_CS;
         doca_gpu_dev_verbs_wqe_prepare_atomic_ext<DOCA_GPUNETIO_VERBS_ATOMIC_EXT_BYTES_8>(
@@ -153,12 +155,12 @@ MSCCLPP_DEVICE_INLINE uint64_t postForeign(Qp* qp, const QueueChannel& channel, 
             call.value, call.value, ~0ull, ~0ull);
       });
     case WaitFor:
-      return postPrepared<Mode>(qp, 1, [&](Wqe* wqe, Wqe*, uint16_t at) {
+      return postPrepared(qp, 1, [&](Wqe* wqe, Wqe*, uint16_t at) {
         doca_gpu_dev_verbs_wqe_prepare_wait(qp, wqe, at, flags, static_cast<uint32_t>(call.value),
                                             static_cast<uint32_t>(call.size));
       });
     default:
-      return postPrepared<Mode>(qp, 1, [&](Wqe* wqe, Wqe*, uint16_t at) {
+      return postPrepared(qp, 1, [&](Wqe* wqe, Wqe*, uint16_t at) {
         doca_gpu_dev_verbs_wqe_prepare_dump(qp, wqe, at, flags, call.local, call.localKey,
                                             static_cast<uint32_t>(call.size));
       });
@@ -174,28 +176,26 @@ MSCCLPP_DEVICE_INLINE void callTheirs(Qp* qp, const QueueChannel& channel, const
   outcome[2] = Done;
   switch (call.operation) {
     case Put:
-      doca_gpu_dev_verbs_put<Mode, handler>(qp, remote, local, call.size, &last);
+    case PutWord:
+      // The write behind it rings for both.
+      doca_gpu_dev_verbs_put<Mode, handler>(qp, remote, local, call.size, &last,
+                                            call.operation == Put ? DOCA_GPUNETIO_VERBS_GPU_CODE_OPT_DEFAULT
+                                                                  : DOCA_GPUNETIO_VERBS_GPU_CODE_OPT_SKIP_DB_RINGING);
+      if (call.operation == Put) break;
+      [[fallthrough]];
+    case Word:
+      doca_gpu_dev_verbs_p<uint64_t, Mode, handler>(qp, token, call.value, &last);
       break;
     case PutSignal:
       doca_gpu_dev_verbs_put_signal<add, Mode, handler>(qp, remote, local, call.size, token, scratch, 1, &last);
       break;
     case Signal:
-      doca_gpu_dev_verbs_signal<add, Mode, handler>(qp, token, scratch, 1, &last);
-      break;
     case Accumulate:
-      doca_gpu_dev_verbs_signal<add, Mode, handler>(qp, remote, scratch, call.value, &last);
+      doca_gpu_dev_verbs_signal<add, Mode, handler>(qp, call.operation == Signal ? token : remote, scratch,
+                                                    call.operation == Signal ? 1 : call.value, &last);
       break;
     case Get:
       doca_gpu_dev_verbs_get<Mode, handler>(qp, remote, local, call.size, scratch, &last);
-      break;
-    case PutWord:
-      // The write behind it rings for both.
-      doca_gpu_dev_verbs_put<Mode, handler>(qp, remote, local, call.size, &last,
-                                            DOCA_GPUNETIO_VERBS_GPU_CODE_OPT_SKIP_DB_RINGING);
-      doca_gpu_dev_verbs_p<uint64_t, Mode, handler>(qp, token, call.value, &last);
-      break;
-    case Word:
-      doca_gpu_dev_verbs_p<uint64_t, Mode, handler>(qp, token, call.value, &last);
       break;
     case Poll:
       for (uint64_t i = call.size; i-- > 0;) {
@@ -206,7 +206,7 @@ MSCCLPP_DEVICE_INLINE void callTheirs(Qp* qp, const QueueChannel& channel, const
       outcome[2] = found(doca_gpu_dev_verbs_poll_cq_at<Mode>(qp, call.value));
       return;
     default:
-      last = postForeign<Mode>(qp, channel, call);
+      last = postForeign(qp, channel, call);
   }
   outcome[0] = last + 1;
 }
