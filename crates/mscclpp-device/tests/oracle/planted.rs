@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! Differences that are there on purpose have to be found, where they are.
 
-use std::path::Path;
+use std::sync::OnceLock;
 
 use mlx5_queue::{BLOCK_BYTES, DoorbellRecord};
 
@@ -16,15 +16,12 @@ const BLOCKS: u32 = 8;
 /// In the last slot, so that a call of two requests ends in the first.
 const START: u64 = 7;
 
-/// With the library's headers, if there are some: a test here calls `check` once.
+/// With the library's headers, if there are some.
 fn with_cpu(test: &str, check: impl Fn(&Cpu)) {
+    static CPU: OnceLock<Cpu> = OnceLock::new();
     if let Some(include) = includes(test).first() {
-        check(&cpu(include));
+        check(CPU.get_or_init(|| Cpu::new(include, VARIANTS[1]).unwrap()));
     }
-}
-
-fn cpu(include: &Path) -> Cpu {
-    Cpu::new(include, VARIANTS[1]).unwrap()
 }
 
 /// What is found where `call` is made and something changed behind it.

@@ -54,9 +54,13 @@ impl Report {
         self.rows.values().map(|row| row.cases).sum()
     }
 
-    /// `Err` with the first of the differences.
+    /// `Err` with the first of the differences, or if hardly anything was compared.
     pub(crate) fn equal(&self) -> Outcome<()> {
         const SHOWN: usize = 20;
+        const FEW: u64 = 5000;
+        if self.cases() < FEW {
+            return Err(format!("{} cases, fewer than {FEW}", self.cases()));
+        }
         if self.differences.is_empty() {
             return Ok(());
         }
