@@ -218,6 +218,8 @@ impl TestOutput {
         }
         match run.section {
             Section::Tests => self.test_line(line),
+            // Of what a test that passed has printed, how much it was.
+            Section::Successes if is_count(line) => Shown::Yes,
             Section::Successes => Shown::No,
             Section::Failures => Shown::Yes,
         }
@@ -307,6 +309,13 @@ impl TestOutput {
             self.binary
         ));
     }
+}
+
+/// Whether it is `N <some> cases`.
+fn is_count(line: &str) -> bool {
+    let cases = line.strip_suffix(" cases");
+    let number = cases.and_then(|rest| rest.split_once(' '));
+    number.is_some_and(|(number, _)| number.parse::<u64>().is_ok())
 }
 
 /// `     Running unittests src/lib.rs (target/debug/deps/name-hash)` and

@@ -53,6 +53,21 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 ";
 
 #[test]
+fn counts_of_cases_are_shown_of_what_passed() {
+    let mut output = read("running 2 tests\ntest a ... ok\ntest b ... ok\n\nsuccesses:\n");
+    let mut shown = |line: &str| output.line(line) == Shown::Yes;
+    assert!(shown("6944 oracle cases"));
+    for other in [
+        "put  704  704",
+        "6944 cases more",
+        "many oracle cases",
+        "cases",
+    ] {
+        assert!(!shown(other), "{other}");
+    }
+}
+
+#[test]
 fn a_skip_is_taken_out_of_the_passes_once_a_test() {
     let mut output = read(TWO_BINARIES);
     output.finish(None);

@@ -3,10 +3,12 @@
 //! crate declares.
 //!
 //! `GPUNETIO_HEADERS` is a list of include directories, as for `headers.rs`; `GPUNETIO_LIBCUDACXX`
-//! is the include directory of libcu++, which they need (`include/cccl` of the wheel
-//! `nvidia-cuda-cccl`).
+//! is the include directory of libcu++.
 
-use std::path::{Path, PathBuf};
+#[path = "../../mscclpp-device/tests/oracle/nvrtc.rs"]
+mod headers;
+
+use std::path::Path;
 
 use mscclpp_device::nvrtc::{Arch, Nvrtc, NvrtcError, Program, Target};
 
@@ -36,48 +38,21 @@ extern "C" __global__ void post(doca_gpu_dev_verbs_qp *qp, doca_gpu_dev_verbs_ad
 }
 "#;
 
-/// What the library includes of a host's compiler and of CUDA, as far as it uses it.
-const HEADERS: [(&str, &str); 7] = [
-    ("stdio.h", ""),
-    ("math.h", ""),
-    ("limits.h", "#define INT_MAX 0x7fffffff\n"),
-    (
-        "linux/types.h",
-        "typedef unsigned short __be16;\ntypedef unsigned int __be32;\n\
-         typedef unsigned long __be64;\n",
-    ),
-    (
-        "errno.h",
-        "#define EIO 5\n#define EBUSY 16\n#define EINVAL 22\n",
-    ),
-    ("assert.h", ""),
-    ("cuda.h", "#define CUDA_VERSION 13000\n"),
-];
-
 fn program(include: &Path, libcudacxx: &Path, bytes: usize) -> Program {
-    let program = Program::new("device_headers.cu", SOURCE)
-        .option(format!("-I{}", include.display()))
-        .option(format!("-I{}", libcudacxx.display()))
-        .option(format!("-DQP_BYTES={bytes}"));
-    HEADERS
-        .into_iter()
-        .fold(program, |program, (name, text)| program.header(name, text))
+    let program = Program::new("device_headers.cu", SOURCE);
+    headers::with_headers(
+        program.option(format!("-DQP_BYTES={bytes}")),
+        include,
+        libcudacxx,
+    )
 }
 
 #[test]
 fn its_device_functions_compile_with_nvrtc() {
     let name = "its_device_functions_compile_with_nvrtc";
-    let list = std::env::var_os("GPUNETIO_HEADERS").unwrap_or_default();
-    let includes: Vec<PathBuf> = std::env::split_paths(&list)
-        .filter(|path| path != "")
-        .collect();
-    let libcudacxx = std::env::var_os("GPUNETIO_LIBCUDACXX").map(PathBuf::from);
-    let (Some(libcudacxx), false) = (libcudacxx, includes.is_empty()) else {
-        println!(
-            "SKIP {name}: no headers of GPUNetIO and libcu++: GPUNETIO_HEADERS or \
-             GPUNETIO_LIBCUDACXX is not set"
-        );
-        return;
+    let (includes, libcudacxx) = match (headers::includes(), headers::libcudacxx()) {
+        (Ok(includes), Ok(libcudacxx)) => (includes, libcudacxx),
+        (Err(reason), _) | (_, Err(reason)) => return println!("SKIP {name}: {reason}"),
     };
     let nvrtc = match Nvrtc::load() {
         Ok(nvrtc) => nvrtc,

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: MIT
 //! What only a GPU can show. Without a driver every test is ignored, with the reason printed.
 
+mod gpunetio;
+#[path = "../oracle/mod.rs"]
+#[allow(
+    dead_code,
+    reason = "what spoils a side, and steps, are for CPU threads"
+)]
+mod oracle;
+
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -45,6 +53,7 @@ const TESTS: &[Test] = &[
         2,
         signals_to_a_peer,
     ),
+    (gpunetio::NAME, 1, gpunetio::equals),
 ];
 
 const SOON: Duration = Duration::from_secs(30);
@@ -54,6 +63,7 @@ fn main() -> ExitCode {
     let gpus = cuda::gpu_count();
     let trials = TESTS.iter().map(|&(name, needs, test)| {
         let missing = match &gpus {
+            Ok(count) if *count >= needs && name == gpunetio::NAME => gpunetio::missing(),
             Ok(count) if *count >= needs => None,
             Ok(count) => Some(format!("needs {needs} GPUs, there are {count}")),
             Err(error) => Some(error.to_string()),
