@@ -38,7 +38,7 @@ use crate::trace::Ring;
 use launch::Launch;
 
 /// The function that `MSCCLPP_KERNEL(name, Args)` defines on the host, under
-/// the kernel's name (`name_modelled` where memory is modelled).
+/// the kernel's name (`name_modelled` where memory is modelled, `name_traced` where calls are traced).
 pub type Entry = unsafe extern "C" fn(context: *const c_void);
 
 /// Most threads in a launch. Each is an OS thread.
@@ -86,7 +86,7 @@ impl HostKernel {
     }
 
     /// Starts the kernel, whose calls leave records in `ring` if the object was compiled with
-    /// `MSCCLPP_DEVICE_TRACE`; else it runs as by [`launch`](Self::launch).
+    /// `MSCCLPP_DEVICE_TRACE` (its entry is `name_traced`); else it runs as by [`launch`](Self::launch).
     ///
     /// # Errors
     ///

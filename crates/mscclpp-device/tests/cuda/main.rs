@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 //! What only a GPU can show. Without a driver every test is ignored, with the reason printed.
 
+mod trace;
+
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -38,6 +40,8 @@ const TESTS: &[Test] = &[
         1,
         signals_are_ordered,
     ),
+    ("kernels_leave_a_trace", 1, trace::kernels_leave_a_trace),
+    ("clocks_are_measured", 1, trace::clocks_are_measured),
     ("the_callers_context_comes_back", 1, the_context_comes_back),
     ("two_gpus_reach_each_other", 2, two_gpus),
     (
