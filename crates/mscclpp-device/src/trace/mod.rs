@@ -221,3 +221,28 @@ pub const fn object_of(address: u64) -> u16 {
     let line = address >> 3;
     (line ^ line >> 16 ^ line >> 32) as u16
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::headers;
+
+    /// The numbers of device code's kinds are those of the header.
+    #[test]
+    fn the_header_has_the_same_kinds() {
+        let header = headers::ALL
+            .iter()
+            .find(|(name, _)| name.ends_with("/trace_device.hpp"));
+        let (_, text) = header.unwrap();
+        let kinds = text.split_once("enum Kind").unwrap().1;
+        let found: Vec<&str> = (kinds.split_once("};").unwrap().0.lines())
+            .map(|line| line.trim().trim_end_matches(','))
+            .filter(|line| line.contains(" = "))
+            .collect();
+        let own: Vec<String> = (Kind::ALL.iter())
+            .filter(|kind| (**kind as u8) < 32)
+            .map(|kind| format!("{kind:?} = {}", *kind as u8))
+            .collect();
+        assert_eq!(found, own);
+    }
+}
