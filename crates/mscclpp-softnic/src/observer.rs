@@ -76,13 +76,20 @@ pub trait Observer: Send + Sync {
 pub(crate) struct Watched(pub(crate) Option<Arc<dyn Observer>>);
 
 impl Watched {
-    /// Tells the observer, if there is one.
-    #[inline]
+    /// Tells the observer, if there is one. All but the look is out of the way of who has none: inlined,
+    /// it costs the engine 4 to 8 % of its small requests.
+    #[inline(always)]
     pub(crate) fn tell(&self, seen: impl FnOnce() -> Seen) {
         if let Some(observer) = &self.0 {
-            observer.see(seen());
+            told(&**observer, seen);
         }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn told(observer: &dyn Observer, seen: impl FnOnce() -> Seen) {
+    observer.see(seen());
 }
 
 impl fmt::Debug for Watched {
