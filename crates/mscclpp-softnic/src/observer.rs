@@ -76,8 +76,7 @@ pub trait Observer: Send + Sync {
 pub(crate) struct Watched(pub(crate) Option<Arc<dyn Observer>>);
 
 impl Watched {
-    /// Tells the observer, if there is one. All but the look is out of the way of who has none: inlined,
-    /// it costs the engine 4 to 8 % of its small requests.
+    /// Tells the observer, if there is one. All but the look is out of the way of who has none.
     #[inline(always)]
     pub(crate) fn tell(&self, seen: impl FnOnce() -> Seen) {
         if let Some(observer) = &self.0 {
