@@ -23,6 +23,16 @@ fn main() -> io::Result<()> {
         .include(&include)
         .files(&sources)
         .compile("conformance_kernels");
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .opt_level(2)
+        .extra_warnings(true)
+        .warnings_into_errors(true)
+        .define("MSCCLPP_DEVICE_TRACE", None)
+        .include(&include)
+        .file("kernels/traced/trace.cpp")
+        .compile("conformance_traced");
     // Told in the benchmark's report.
     let rustc = Command::new(env::var_os("RUSTC").unwrap_or("rustc".into()))
         .arg("-V")

@@ -14,5 +14,6 @@ macro_rules! pages {
 pages! {
     Setup = "../../docs/setup.md";
     Errors = "../../docs/errors.md";
+    Tracing = "../../docs/tracing.md";
     WithoutHardware = "../../docs/without-hardware.md";
 }

@@ -17,3 +17,4 @@ pub mod log;
 pub mod pair;
 pub mod scale;
 pub mod soak;
+pub mod trace_demo;

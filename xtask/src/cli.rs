@@ -29,6 +29,7 @@ use crate::supervise::Interrupt;
 use crate::tally::Tally;
 use crate::test_cpu::{TestCpu, test_cpu};
 use crate::test_mp::{Launcher, Profile, TestMp, test_mp};
+use crate::trace::TraceArgs;
 use crate::{check, docs, fetch, plot};
 
 /// The project's tasks.
@@ -50,6 +51,7 @@ enum Task {
     Bench(BenchArgs),
     Plot(PlotArgs),
     Report(ReportArgs),
+    Trace(TraceArgs),
     Scale(ScaleArgs),
     Soak(SoakArgs),
     GpuPack(GpuPackArgs),
@@ -273,6 +275,7 @@ impl Cli {
             Task::Dist(args) => args.run(interrupt),
             Task::Bench(args) => bench(&args, interrupt),
             Task::Report(args) => args.run(),
+            Task::Trace(args) => args.run(interrupt),
             Task::Plot(args) => plot::plot(&args.report, &args.output),
             Task::Scale(args) => args.run(interrupt),
             Task::Soak(args) => args.run(interrupt),

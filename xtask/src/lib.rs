@@ -48,6 +48,7 @@ pub mod test_cpu;
 pub mod test_mp;
 pub mod test_output;
 pub mod thread_sanitizer;
+pub mod trace;
 pub mod verdict;
 pub mod weak;
 pub mod workspace;

@@ -35,6 +35,7 @@ pub const ALL: &[(&str, &str)] = &[
     header!("queue_state_device.hpp"),
     header!("semaphore_device.hpp"),
     header!("status.hpp"),
+    header!("trace_device.hpp"),
     header!("trigger.hpp"),
     header!("wait_device.hpp"),
     header!("work_request_device.hpp"),

@@ -19,6 +19,7 @@
 //! | `concurrency_device.hpp` | `DeviceSyncer`, `DeviceSemaphore` |
 //! | `atomic_device.hpp`, `memory_device.hpp` | loads, stores, atomics and fences with order and scope; the store to a device register |
 //! | `status.hpp` | `Status`, `StatusWord` |
+//! | `trace_device.hpp` | what calls leave in a trace, where it is compiled in: module `trace` |
 //! | `kernel.hpp` | `MSCCLPP_KERNEL`, for kernels that run on both |
 //!
 //! # What calls promise
@@ -171,11 +172,11 @@
 //!
 //! # Features
 //!
-//! - `host-executor`: modules `executor` and `self_test`. Needs a C++17
+//! - `host-executor`: modules `executor`, `self_test` and `trace`. Needs a C++17
 //!   compiler.
 //! - `nvrtc`: module `nvrtc`. Needs nothing to build; NVRTC is loaded at run
 //!   time.
-//! - `cuda`: module `cuda`, and `nvrtc`. Needs nothing to build; the driver is
+//! - `cuda`: modules `cuda` and `trace`, and `nvrtc`. Needs nothing to build; the driver is
 //!   loaded at run time.
 //!
 //! # Tests
@@ -198,6 +199,8 @@ mod launch_dims;
 pub mod nvrtc;
 #[cfg(feature = "host-executor")]
 pub mod self_test;
+#[cfg(any(feature = "cuda", feature = "host-executor"))]
+pub mod trace;
 
 #[cfg(any(feature = "cuda", feature = "host-executor"))]
 pub use launch_dims::{LaunchDims, MAX_BLOCK};

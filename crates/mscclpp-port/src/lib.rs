@@ -314,6 +314,7 @@ mod sync;
 mod table;
 #[cfg(all(test, not(loom)))]
 mod testing;
+pub mod trace;
 mod transport;
 #[cfg(feature = "ib")]
 pub mod verbs;

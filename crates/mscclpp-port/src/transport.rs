@@ -295,6 +295,12 @@ pub(crate) trait Transport: Send + Sync {
         None
     }
 
+    /// For a trace: what posts of this end are named by, and the number of the last one. `None` where
+    /// nobody traces.
+    fn last_post(&self) -> Option<(u16, u64)> {
+        None
+    }
+
     /// Starts what was posted since the last call. A post may stay in the queue until this is
     /// called, so that a trigger's write and signal leave together: post, post, kick.
     fn kick(&self) -> Result<(), Error>;

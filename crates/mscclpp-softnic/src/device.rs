@@ -17,6 +17,7 @@ use crate::fault::{ControlOperation, FaultPlan};
 use crate::handles::{CompletionQueue, DoorbellPage, ProtectionDomain};
 use crate::link::LinkStream;
 use crate::memory::{HostBuffer, HostWord, MemoryRange};
+use crate::observer::{Observer, Watched};
 use crate::shell::Registers;
 use crate::time::Time;
 use crate::violation::Violation;
@@ -86,6 +87,12 @@ impl Device {
     /// [`never_execute`]: FaultPlan::never_execute
     pub fn set_faults(&self, plan: FaultPlan) {
         self.inner().lock().nic.common.config.faults = plan;
+    }
+
+    /// Has `observer` look on from now on, in place of an earlier one. Without, which is how a device
+    /// begins, that costs a look at an empty field.
+    pub fn set_observer(&self, observer: Option<Arc<dyn Observer>>) {
+        self.inner().lock().nic.common.watched = Watched(observer);
     }
 
     /// Changes what the network does to packets sent from now on.

@@ -226,6 +226,7 @@ mod lending;
 mod link;
 mod memory;
 mod nic;
+mod observer;
 mod queue_config;
 mod region;
 mod shell;
@@ -247,6 +248,7 @@ pub use memory::{
     Access, AccessId, AccessResult, Bytes, Export, HostBuffer, HostMemory, Imported, MemoryFault,
     MemoryRange, NicMemory, Submitted,
 };
+pub use observer::{Observer, Seen, Transfer};
 pub use queue_config::{
     InitAttributes, QueueAddress, QueuePairConfig, QueuePairStatus, ReceiveAttributes,
     ReceiveQueueConfig, SendAttributes, State, Transition,

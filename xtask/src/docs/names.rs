@@ -9,9 +9,10 @@ const PAGE: &str = "docs/tuning.md";
 
 /// Variables that are not for users: what programs of the project tell each other, what builds tell
 /// crates, macros, and what is kept for those who come from MSCCL++'s tests.
-const INTERNAL: [&str; 11] = [
+const INTERNAL: [&str; 12] = [
     "MSCCLPP_DEVICE_INCLUDE",
     "MSCCLPP_EP_GPUNETIO_QPS_PER_PEER",
+    "MSCCLPP_DEVICE_TRACE",
     "MSCCLPP_MODELLED_MEMORY",
     "MSCCLPP_SANITIZED",
     "RXE_NETWORK",

@@ -8,6 +8,9 @@
 //   direct    a C++17 host compiler: CPU threads, __atomic builtins
 //   modelled  the same with MSCCLPP_MODELLED_MEMORY defined: each store, fence and
 //             atomic goes through the executor's memory model (trace or weak)
+//
+// With MSCCLPP_DEVICE_TRACE defined, the first two are cuda_traced and direct_traced: calls
+// leave records behind (trace_device.hpp).
 #ifndef MSCCLPP_DEVICE_HPP_
 #define MSCCLPP_DEVICE_HPP_
 
@@ -18,7 +21,11 @@
 #if defined(__CUDACC__)
 
 #define MSCCLPP_DEVICE_CUDA
+#if defined(MSCCLPP_DEVICE_TRACE)
+#define MSCCLPP_MODE cuda_traced
+#else
 #define MSCCLPP_MODE cuda
+#endif
 #define MSCCLPP_INLINE __forceinline__
 #define MSCCLPP_DEVICE_INLINE __forceinline__ __device__
 #define MSCCLPP_HOST_DEVICE_INLINE __forceinline__ __host__ __device__
@@ -30,6 +37,8 @@
 #define MSCCLPP_DEVICE_HOST
 #if defined(MSCCLPP_MODELLED_MEMORY)
 #define MSCCLPP_MODE modelled
+#elif defined(MSCCLPP_DEVICE_TRACE)
+#define MSCCLPP_MODE direct_traced
 #else
 #define MSCCLPP_MODE direct
 #endif

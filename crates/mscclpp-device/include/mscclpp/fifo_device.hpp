@@ -5,6 +5,7 @@
 
 #include <mscclpp/atomic_device.hpp>
 #include <mscclpp/status.hpp>
+#include <mscclpp/trace_device.hpp>
 #include <mscclpp/trigger.hpp>
 #include <mscclpp/wait_device.hpp>
 
@@ -46,6 +47,7 @@ struct FifoDeviceHandle {
     // Commit bit: set in lap 0, clear in lap 1, and so on, so that what the slot holds from the lap
     // before (or from the start, zero) reads as empty.
     trigger.fields.reserved = ((position >> sizeShift) & 1) ^ 1;
+    MSCCLPP_TRACE_POINT(Pushed, MSCCLPP_TRACE_OBJECT(triggers), position)
     memory::publishPair(&triggers[position & sizeMask].fst, trigger.fst, trigger.snd);
     return waited ? detail::stickyError(connection) : Status::Ok;
   }

@@ -77,9 +77,11 @@ struct ThreadContext {
   const void* args;
   const Hooks* hooks;
   void* self;
+  /// A trace::Ring, or null. Read by objects with a trace only.
+  const void* trace;
 };
 
-static_assert(sizeof(ThreadContext) == 48 && sizeof(Hooks) == 72, "the mirrors in Rust have these sizes");
+static_assert(sizeof(ThreadContext) == 56 && sizeof(Hooks) == 72, "the mirrors in Rust have these sizes");
 
 /// The context of the calling thread, or null outside of the executor.
 inline thread_local const ThreadContext* current = nullptr;

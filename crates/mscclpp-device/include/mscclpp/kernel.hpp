@@ -6,7 +6,8 @@
 //
 // On CUDA it is `extern "C" __global__ void add(AddArgs args)`. On the host it is the entry
 // `extern "C" void add(const void*)` that the executor calls, once a thread; where memory is
-// modelled the entry is `add_modelled`, so that both link into one program.
+// modelled the entry is `add_modelled`, and `add_traced` where MSCCLPP_DEVICE_TRACE is defined, so that
+// all link into one program.
 //
 // Functions of your own that several translation units compile in different modes should be
 // static or in an unnamed namespace, as for any code compiled twice.
@@ -53,6 +54,8 @@ inline void enter(const void* context, void (*body)(Args)) {
 
 #if defined(MSCCLPP_MODELLED_MEMORY)
 #define MSCCLPP_KERNEL_ENTRY(name) name##_modelled
+#elif defined(MSCCLPP_DEVICE_TRACE)
+#define MSCCLPP_KERNEL_ENTRY(name) name##_traced
 #else
 #define MSCCLPP_KERNEL_ENTRY(name) name
 #endif

@@ -79,12 +79,13 @@ struct BasePortChannelDeviceHandle {
   MSCCLPP_DEVICE_INLINE Status get(MemoryId remoteId, uint64_t remoteOffset, MemoryId localId, uint64_t localOffset,
                                    uint64_t size) {
     if (!onQueue()) return Status::Unsupported;
+    MSCCLPP_TRACE_SPAN(trace::Get, semaphoreId_)
     return queue_.get(queue_.find(remoteId), remoteOffset, queue_.find(localId), localOffset, size, watch());
   }
 
   /// Adds one to the peer's semaphore, after all earlier writes of the connection are visible there.
   MSCCLPP_DEVICE_INLINE Status signal() {
-    if (onQueue()) return queue_.signal(watch());
+    if (onQueue()) return MSCCLPP_TRACED_SPAN(Signal, semaphoreId_, queue_.signal(watch()));
     return push({TriggerSignal, 0, 0, 0, 0, 0, semaphoreId_});
   }
 
@@ -121,14 +122,15 @@ struct BasePortChannelDeviceHandle {
   /// Channels that share a connection share this. It says nothing of what the peer's kernel has
   /// done.
   MSCCLPP_DEVICE_INLINE Status flush(int64_t maxSpinCount = -1) {
-    if (onQueue()) return queue_.flush(maxSpinCount, watch());
+    if (onQueue()) return MSCCLPP_TRACED_SPAN(Flush, semaphoreId_, queue_.flush(maxSpinCount, watch()));
     return pushAndWait({TriggerFlush, 0, 0, 0, 0, 0, semaphoreId_}, maxSpinCount);
   }
 
   /// Adds `value`, modulo 2^64, to the aligned 64-bit word at an offset of the peer's memory. On a
   /// queue whose signals are writes there are no atomics: Unsupported.
   MSCCLPP_DEVICE_INLINE Status accumulate(MemoryId dstId, uint64_t dstOffset, int64_t value) {
-    if (onQueue()) return queue_.accumulate(queue_.find(dstId), dstOffset, value, watch());
+    if (onQueue()) return MSCCLPP_TRACED_SPAN(Accumulate, semaphoreId_,
+                                              queue_.accumulate(queue_.find(dstId), dstOffset, value, watch()));
     // The operand takes the whole first word, where other triggers have offset and size.
     const uint64_t operand = static_cast<uint64_t>(value);
     return push({TriggerAccumulate, dstId, dstOffset, 0, operand >> TriggerBitsSize,
@@ -142,6 +144,7 @@ struct BasePortChannelDeviceHandle {
   /// then. Ends with Aborted when the channel's service has stopped and no signal is there, and with
   /// QueueError when the channel's queue has failed.
   MSCCLPP_DEVICE_INLINE Status wait(int64_t maxSpinCount = -1) {
+    MSCCLPP_TRACE_SPAN(trace::Wait, semaphoreId_)
     const auto arrived = [&] { return semaphore_.poll(); };
     if (onQueue()) return queue_.queue.waitUntil(arrived, maxSpinCount, watch());
     return detail::waitUntil(arrived, semaphore_.status, fifo_.status, maxSpinCount);
@@ -163,6 +166,7 @@ struct BasePortChannelDeviceHandle {
 
   MSCCLPP_DEVICE_INLINE Status postPut(const QueueMemory& dst, uint64_t dstOffset, const QueueMemory& src,
                                        uint64_t srcOffset, uint64_t size, bool withSignal) {
+    MSCCLPP_TRACE_SPAN(withSignal ? trace::PutWithSignal : trace::Put, semaphoreId_)
     uint64_t ticket;
     return queue_.put(dst, dstOffset, src, srcOffset, size, withSignal, ticket, -1, watch());
   }
@@ -170,6 +174,7 @@ struct BasePortChannelDeviceHandle {
   /// Each caller waits for its own ticket, so that several may flush at once.
   MSCCLPP_DEVICE_INLINE Status postAndFlush(const QueueMemory& dst, uint64_t dstOffset, const QueueMemory& src,
                                             uint64_t srcOffset, uint64_t size, int64_t maxSpinCount) {
+    MSCCLPP_TRACE_SPAN(trace::PutWithSignalAndFlush, semaphoreId_)
     uint64_t ticket;
     const Status posted = queue_.put(dst, dstOffset, src, srcOffset, size, true, ticket, maxSpinCount, watch());
     return posted == Status::Ok ? queue_.queue.sync(ticket, maxSpinCount, watch()) : posted;
@@ -177,6 +182,7 @@ struct BasePortChannelDeviceHandle {
 
  private:
   MSCCLPP_DEVICE_INLINE Status push(ProxyTrigger trigger) {
+    MSCCLPP_TRACE_SPAN(trigger.fields.type, semaphoreId_)
     uint64_t position;
     return post(trigger, position, -1);
   }
@@ -188,13 +194,15 @@ struct BasePortChannelDeviceHandle {
 
   /// Each caller waits for the position of its own trigger, so that several may flush at once.
   MSCCLPP_DEVICE_INLINE Status pushAndWait(ProxyTrigger trigger, int64_t maxSpinCount) {
+    MSCCLPP_TRACE_SPAN(trigger.fields.type, semaphoreId_)
     uint64_t position;
     const Status pushed = post(trigger, position, maxSpinCount);
     if (pushed != Status::Ok) return pushed;
     const auto flushed = [&] {
       return atomicLoad<uint64_t, scopeSystem>(flushDonePos_, memoryOrderAcquire) > position;
     };
-    return detail::waitUntil(flushed, semaphore_.status, fifo_.status, maxSpinCount);
+    return MSCCLPP_TRACED_OK(Flushed, MSCCLPP_TRACE_OBJECT(fifo_.triggers), position,
+                             detail::waitUntil(flushed, semaphore_.status, fifo_.status, maxSpinCount));
   }
 };
 
@@ -230,6 +238,7 @@ struct PortChannelDeviceHandle : public BasePortChannelDeviceHandle {
   /// Reads from the destination memory, which is the peer's, into the source memory.
   MSCCLPP_DEVICE_INLINE Status get(uint64_t remoteOffset, uint64_t localOffset, uint64_t size) {
     if (!onQueue()) return Status::Unsupported;
+    MSCCLPP_TRACE_SPAN(trace::Get, semaphoreId_)
     return queue_.get(dstMemory_, remoteOffset, srcMemory_, localOffset, size, watch());
   }
 
@@ -255,7 +264,8 @@ struct PortChannelDeviceHandle : public BasePortChannelDeviceHandle {
   }
 
   MSCCLPP_DEVICE_INLINE Status accumulate(uint64_t dstOffset, int64_t value) {
-    if (onQueue()) return queue_.accumulate(dstMemory_, dstOffset, value, watch());
+    if (onQueue()) return MSCCLPP_TRACED_SPAN(Accumulate, semaphoreId_,
+                                              queue_.accumulate(dstMemory_, dstOffset, value, watch()));
     return BasePortChannelDeviceHandle::accumulate(dst_, dstOffset, value);
   }
 

@@ -4,6 +4,7 @@
 #define MSCCLPP_QUEUE_DEVICE_HPP_
 
 #include <mscclpp/queue_state_device.hpp>
+#include <mscclpp/trace_device.hpp>
 #include <mscclpp/wait_device.hpp>
 
 namespace mscclpp {
@@ -112,7 +113,8 @@ struct QueueDeviceHandle {
   /// Waits until everything before `ticket` is complete. What was complete before the queue failed
   /// stays so.
   MSCCLPP_DEVICE_INLINE Status sync(uint64_t ticket, int64_t maxSpinCount, QueueWatch watch) {
-    return waitUntil([&] { return poll(ticket); }, maxSpinCount, watch);
+    return MSCCLPP_TRACED_OK(Completed, number, ticket,
+                             waitUntil([&] { return poll(ticket); }, maxSpinCount, watch));
   }
 
   /// The ticket of all that has been posted or begun by now.
@@ -200,6 +202,7 @@ struct QueueDeviceHandle {
       if (status != Status::Ok) return status;
     }
     probe(PostPhase::Reserved);
+    MSCCLPP_TRACE_POINT(Reserved, number, first)
     // Wanted when the requests are written: so nobody waits for it.
     const uint32_t found = shared ? loadReady(first) : 0;
     for (uint64_t i = 0; i < count; ++i) {
@@ -360,6 +363,7 @@ struct QueueDeviceHandle {
     memory::fence<scopeSystem>(memoryOrderAcqRel);
     probe(PostPhase::Fenced);
     const uint64_t value = detail::doorbellValue(number, end);
+    MSCCLPP_TRACE_POINT(Rung, number, end)
     memory::storeMmio(doorbell, value);
     memory::store<scopeSystem>(record, detail::recordValue(end), memoryOrderRelaxed);
     if (recordInHostMemory != 0) {

@@ -5,6 +5,7 @@
 
 #include <mscclpp/atomic_device.hpp>
 #include <mscclpp/status.hpp>
+#include <mscclpp/trace_device.hpp>
 #include <mscclpp/wait_device.hpp>
 
 namespace mscclpp {
@@ -23,6 +24,7 @@ struct Host2DeviceSemaphoreDeviceHandle {
       if (loadInbound() <= expected) return false;
       if (memory::compareExchange<scopeDevice>(expectedInboundToken, expected, expected + 1, memoryOrderRelaxed) ==
           expected) {
+        MSCCLPP_TRACE_POINT(Took, MSCCLPP_TRACE_OBJECT(inboundToken), expected + 1)
         return true;
       }
       // Another thread took that signal; there may be more.

@@ -57,6 +57,7 @@ mod memory;
 mod module;
 mod share;
 mod stream;
+mod trace;
 
 pub use cache::CACHE_VARIABLE;
 pub use driver::{driver, driver_version, gpu_count};
@@ -69,3 +70,4 @@ pub use memory::DeviceMemory;
 pub use module::{CudaKernel, Module, RunningKernel};
 pub use share::{DmaBuf, Export, ImportedMemory, export, export_dma_buf};
 pub use stream::{Event, Stream};
+pub use trace::{ClockOffset, GpuRing};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 //! Kernels on a GPU.
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUfunction, CUmodule};
@@ -12,9 +12,15 @@ use sha2::{Digest, Sha256};
 use super::cache::{Cache, Key};
 use super::error::warn;
 use super::stream::wait;
-use super::{CudaError, Event, Gpu, Stream};
+use super::{CudaError, Event, Gpu, GpuRing, PinnedMemory, Stream};
 use crate::launch_dims::{LaunchDims, MAX_BLOCK};
 use crate::nvrtc::{Arch, Nvrtc, NvrtcError, Program, Target};
+use crate::trace::RingHandle;
+
+/// The ring of a module's kernels; see trace_device.hpp.
+const RING_SYMBOL: &CStr = c"mscclppTraceRing";
+/// How long two words may take.
+const SOON: Duration = Duration::from_secs(10);
 
 /// Code loaded on a GPU, unloaded with the last kernel of it. Load modules before kernels run that
 /// wait for others: loading waits until what runs has ended (measured: 20 s behind a kernel that
@@ -25,6 +31,8 @@ pub struct Module(Arc<Inner>);
 struct Inner {
     gpu: Gpu,
     module: CUmodule,
+    /// What its kernels write their trace to.
+    trace: Mutex<Option<Arc<GpuRing>>>,
 }
 
 // SAFETY: the driver's modules may be used by any thread.
@@ -76,7 +84,11 @@ impl Module {
         gpu.check("cuModuleLoadData", unsafe {
             sys::cuModuleLoadData(&mut module, image.as_ptr().cast())
         })?;
-        Ok(Self(Arc::new(Inner { gpu: *gpu, module })))
+        Ok(Self(Arc::new(Inner {
+            gpu: *gpu,
+            module,
+            trace: Mutex::default(),
+        })))
     }
 
     /// The kernel `name`, made by `MSCCLPP_KERNEL` or of one argument in the same way.
@@ -117,6 +129,39 @@ impl Module {
             name: name.into(),
             size: size as u64,
         })
+    }
+}
+
+impl Module {
+    /// Has the calls of its kernels that are launched from now on leave records in `ring`, which the
+    /// module then keeps. The program must be compiled with `-DMSCCLPP_DEVICE_TRACE` (as
+    /// [`Program::option`]). No kernel of the module may run.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says: there is no such symbol in a module without the trace.
+    pub fn trace_into(&self, ring: &Arc<GpuRing>) -> Result<(), CudaError> {
+        let gpu = self.0.gpu;
+        let (mut at, mut size) = (0, 0);
+        let entered = gpu.enter()?;
+        // SAFETY: valid places to write to, a live module, a zero-terminated text.
+        gpu.check("cuModuleGetGlobal", unsafe {
+            sys::cuModuleGetGlobal_v2(&mut at, &mut size, self.0.module, RING_SYMBOL.as_ptr())
+        })?;
+        drop(entered);
+        let mut kept = self.0.trace.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = Stream::new(&gpu)?;
+        let RingHandle { words, mask } = ring.handle();
+        debug_assert_eq!(size, size_of::<RingHandle>());
+        let from = PinnedMemory::new(&gpu, 16)?;
+        // SAFETY: aligned words of this call's own.
+        unsafe { from.as_ptr().cast::<[u64; 2]>().write([words, mask]) };
+        // SAFETY: two words of the module, which is held, and pages that stay pinned and readable
+        // when they are put away.
+        unsafe { stream.copy(at, from.address(), 16) }?;
+        stream.wait(SOON)?;
+        *kept = Some(Arc::clone(ring));
+        Ok(())
     }
 }
 

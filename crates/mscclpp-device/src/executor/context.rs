@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_void};
 
 use super::launch::ThreadState;
 use super::memory::{Order, Scope, Word};
+use crate::trace::RingHandle;
 
 pub(crate) const VERSION: u32 = 1;
 
@@ -23,6 +24,8 @@ pub(crate) struct ThreadContext {
     pub(crate) hooks: *const Hooks,
     /// A [`ThreadState`], or a [`Description`] where `args` is null.
     pub(crate) this: *const c_void,
+    /// A `trace::RingHandle`, or null.
+    pub(crate) trace: *const RingHandle,
 }
 
 /// What an entry says of itself.
@@ -46,7 +49,7 @@ pub(crate) struct Hooks {
     store_mmio: unsafe extern "C" fn(*const c_void, *mut c_void, u64),
 }
 
-const _: () = assert!(size_of::<ThreadContext>() == 48 && size_of::<Hooks>() == 72);
+const _: () = assert!(size_of::<ThreadContext>() == 56 && size_of::<Hooks>() == 72);
 
 pub(crate) static HOOKS: Hooks = Hooks {
     describe,

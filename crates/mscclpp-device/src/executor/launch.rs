@@ -13,6 +13,7 @@ use super::context::{Description, HOOKS, ThreadContext, VERSION};
 use super::error::{ExecutorError, ThreadId};
 use super::memory::{Model, ThreadMemory};
 use super::{HostKernel, LaunchDims, MAX_BLOCK, MAX_THREADS};
+use crate::trace::{Ring, RingHandle};
 
 /// Kernels are shallow; thousands of threads should not reserve gigabytes.
 const STACK_BYTES: usize = 256 * 1024;
@@ -23,8 +24,15 @@ pub(crate) struct Launch {
     args: Args,
     barriers: Vec<Barrier>,
     model: Option<Model>,
+    trace: Option<Traced>,
     progress: Mutex<Progress>,
     changed: Condvar,
+}
+
+/// A ring, and what the threads are told of it.
+struct Traced {
+    handle: RingHandle,
+    _ring: Arc<Ring>,
 }
 
 struct Progress {
@@ -94,6 +102,7 @@ impl Launch {
         dims: LaunchDims,
         args: T,
         model: Option<Model>,
+        trace: Option<Arc<Ring>>,
     ) -> Result<Running, ExecutorError> {
         let total = threads_of(kernel, dims)?;
         check_entry(kernel, size_of::<T>() as u64, model.is_some())?;
@@ -103,6 +112,10 @@ impl Launch {
             args: Args::new(args),
             barriers: (0..dims.grid).map(|_| Barrier::new(dims.block)).collect(),
             model,
+            trace: trace.map(|ring| Traced {
+                handle: ring.handle(),
+                _ring: ring,
+            }),
             progress: Mutex::new(Progress {
                 gate: Gate::Closed,
                 remaining: total,
@@ -182,6 +195,8 @@ impl Launch {
             args: self.args.bytes,
             hooks: &raw const HOOKS,
             this: (&raw const state).cast(),
+            trace: (self.trace.as_ref())
+                .map_or(std::ptr::null(), |traced| &raw const traced.handle),
         };
         // SAFETY: `HostKernel::new` promised that the entry is one of MSCCLPP_KERNEL's, loaded, and
         // sound with these arguments, whose size was checked. The context and what it points to
@@ -233,6 +248,7 @@ fn check_entry(kernel: HostKernel, given: u64, modelled: bool) -> Result<(), Exe
         args: std::ptr::null(),
         hooks: &raw const HOOKS,
         this: (&raw const description).cast(),
+        trace: std::ptr::null(),
     };
     // SAFETY: the entry is one of MSCCLPP_KERNEL's; without arguments it calls `describe` or nothing.
     unsafe { (kernel.entry)((&raw const context).cast()) };

@@ -26,6 +26,7 @@ mod launch;
 pub mod memory;
 
 use std::ffi::c_void;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::launch_dims::{LaunchDims, MAX_BLOCK};
@@ -33,10 +34,11 @@ pub use error::{ExecutorError, ThreadId};
 pub use launch::Running;
 pub use memory::{Model, Trace, Weak};
 
+use crate::trace::Ring;
 use launch::Launch;
 
 /// The function that `MSCCLPP_KERNEL(name, Args)` defines on the host, under
-/// the kernel's name (`name_modelled` where memory is modelled).
+/// the kernel's name (`name_modelled` where memory is modelled, `name_traced` where calls are traced).
 pub type Entry = unsafe extern "C" fn(context: *const c_void);
 
 /// Most threads in a launch. Each is an OS thread.
@@ -80,7 +82,22 @@ impl HostKernel {
         dims: LaunchDims,
         args: T,
     ) -> Result<Running, ExecutorError> {
-        Launch::start(*self, dims, args, None)
+        Launch::start(*self, dims, args, None, None)
+    }
+
+    /// Starts the kernel, whose calls leave records in `ring` if the object was compiled with
+    /// `MSCCLPP_DEVICE_TRACE` (its entry is `name_traced`); else it runs as by [`launch`](Self::launch).
+    ///
+    /// # Errors
+    ///
+    /// As [`launch`](Self::launch).
+    pub fn launch_traced<T: Copy + Send + 'static>(
+        &self,
+        dims: LaunchDims,
+        args: T,
+        ring: &Arc<Ring>,
+    ) -> Result<Running, ExecutorError> {
+        Launch::start(*self, dims, args, None, Some(Arc::clone(ring)))
     }
 
     /// Starts the kernel on a memory model. The object must have been compiled
@@ -95,7 +112,7 @@ impl HostKernel {
         args: T,
         model: impl Into<Model>,
     ) -> Result<Running, ExecutorError> {
-        Launch::start(*self, dims, args, Some(model.into()))
+        Launch::start(*self, dims, args, Some(model.into()), None)
     }
 
     /// Launches and waits; what most tests want.

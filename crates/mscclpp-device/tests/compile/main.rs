@@ -4,6 +4,8 @@
 //!
 //! A compiler that is not there makes its tests ignored, with the reason above.
 
+mod trace;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -35,12 +37,18 @@ fn main() -> ExitCode {
                 Trial::test(name, move || signatures(compiler, define))
                     .with_ignored_flag(missing.is_some()),
             );
+            let name = format!("no_trace_unless_asked_for_with_{compiler}_{mode}");
+            trials.push(
+                Trial::test(name, move || trace::host(compiler, define))
+                    .with_ignored_flag(missing.is_some()),
+            );
         }
         let name = format!("each_header_stands_alone_with_{compiler}");
         trials.push(
             Trial::test(name, move || each_header(compiler)).with_ignored_flag(missing.is_some()),
         );
     }
+    trials.push(Trial::test("headers_with_a_trace", trace::marked));
     trials.extend(nvrtc_trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -147,6 +155,12 @@ fn nvrtc_trials() -> Vec<Trial> {
     }
     let last = supported.last().copied().unwrap_or(90);
     let runs = !supported.is_empty();
+    add(
+        "no_trace_unless_asked_for_with_nvrtc".into(),
+        runs,
+        trace::nvrtc,
+        last.into(),
+    );
     add(
         "nvrtc_errors_carry_the_log".into(),
         runs,

@@ -8,6 +8,7 @@ mod gpunetio;
     reason = "what spoils a side, and steps, are for CPU threads"
 )]
 mod oracle;
+mod trace;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -46,6 +47,8 @@ const TESTS: &[Test] = &[
         1,
         signals_are_ordered,
     ),
+    ("kernels_leave_a_trace", 1, trace::kernels_leave_a_trace),
+    ("clocks_are_measured", 1, trace::clocks_are_measured),
     ("the_callers_context_comes_back", 1, the_context_comes_back),
     ("two_gpus_reach_each_other", 2, two_gpus),
     (

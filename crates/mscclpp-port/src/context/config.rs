@@ -7,6 +7,7 @@ use mscclpp_bootstrap::{Bootstrap, Deadlines, JobKey};
 
 use crate::env::env;
 use crate::gpu_queue::Hca;
+use crate::trace::Tracer;
 
 /// How a [`Context`](crate::Context) is made.
 #[derive(Debug, Clone)]
@@ -35,6 +36,9 @@ pub struct ContextConfig {
     /// `MSCCLPP_HCA_DEVICES` names; if there are none, for the RDMA devices that libibverbs lists. Each
     /// is opened when it is first used.
     pub hca_devices: Vec<Hca>,
+    /// Who is told of what connections over Ethernet do, and NICs in software that are opened by their
+    /// names; nobody by default.
+    pub trace: Option<Tracer>,
 }
 
 impl ContextConfig {
@@ -47,6 +51,7 @@ impl ContextConfig {
             job_key: None,
             deadlines: env().deadlines,
             hca_devices: env().hca_devices.iter().map(Hca::named).collect(),
+            trace: None,
         }
     }
 

@@ -32,6 +32,7 @@ use crate::memory::RegistrationTable;
 use crate::random::random_bytes;
 use crate::status::StickyStatus;
 use crate::sync::lock_plain as lock;
+use crate::trace::LinkTrace;
 use crate::transport::{Transport, TransportKind};
 use crate::watcher::Watcher;
 
@@ -106,7 +107,7 @@ impl Context {
         Ok(Self {
             inner: Arc::new(Inner {
                 id: ContextId::random()?,
-                hcas: Hcas::new(&config.hca_devices),
+                hcas: Hcas::new(&config.hca_devices, config.trace.clone()),
                 config,
                 table: Arc::default(),
                 listeners: Arc::default(),
@@ -255,6 +256,8 @@ impl Context {
             }
             (None, false) => {
                 let job_key = self.inner.config.job_key.as_ref();
+                let trace = (self.inner.config.trace.as_ref())
+                    .map(|tracer| LinkTrace::new(tracer, rank, &local.nonce, &remote.nonce));
                 let arrival = Arrival::of(&local, remote, job_key, ethernet::PURPOSE, deadline)?;
                 let settings = Settings {
                     table: Arc::clone(&self.inner.table),
@@ -264,6 +267,7 @@ impl Context {
                     queue: local.config.max_write_queue_size,
                     deadlines: self.inner.config.deadlines,
                     device: config.device,
+                    trace,
                 };
                 Box::new(EthernetTransport::new(arrival, settings)?)
             }

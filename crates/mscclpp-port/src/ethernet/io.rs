@@ -117,7 +117,8 @@ impl<'a> Io<'a> {
         Self {
             shared,
             socket,
-            receiver: Receiver::new(shared.table.clone(), landing, shared.deadlines.gpu_copy),
+            receiver: Receiver::new(shared.table.clone(), landing, shared.deadlines.gpu_copy)
+                .traced(shared.sender.trace().cloned()),
             state: State::Open,
             patience: Patience::new(),
             stall: Stall::new(),

@@ -57,6 +57,7 @@ use crate::event::Event;
 use crate::gpu::Staging;
 use crate::memory::{RegisteredMemory, RegistrationTable, Target};
 use crate::status::StickyStatus;
+use crate::trace::LinkTrace;
 use crate::transport::{Progress, Transport};
 
 /// What the stream of a connection over TCP is made for.
@@ -77,6 +78,7 @@ pub(crate) struct Settings {
     pub(crate) deadlines: Deadlines,
     /// The device of this end's kernels: where most payload comes from and goes to.
     pub(crate) device: Device,
+    pub(crate) trace: Option<LinkTrace>,
 }
 
 /// One end of a connection over TCP. Dropping it sends what is queued (for [`Deadlines::linger`] at
@@ -127,7 +129,8 @@ impl EthernetTransport {
         let (staging, landing) = (staging()?, staging()?);
         let shared = Arc::new(Shared {
             socket: OnceLock::new(),
-            sender: Sender::new(settings.queue.unwrap_or(DEFAULT_QUEUE), staging, gpu_copy),
+            sender: Sender::new(settings.queue.unwrap_or(DEFAULT_QUEUE), staging, gpu_copy)
+                .traced(settings.trace),
             table: settings.table,
             status: settings.status,
             rank: settings.rank,
@@ -274,6 +277,10 @@ impl Transport for EthernetTransport {
             .sender
             .post_flush()
             .map_err(|error| self.shared.post_error(&error))
+    }
+
+    fn last_post(&self) -> Option<(u16, u64)> {
+        self.shared.sender.last_post()
     }
 
     fn kick(&self) -> Result<()> {

@@ -18,6 +18,7 @@ use crate::gpu::Staging;
 use crate::memory::{Region, RegistrationTable};
 use crate::refusal::{Operation, Refusal, Refused};
 use crate::shared;
+use crate::trace::LinkTrace;
 
 /// Size of the receive buffer.
 const BUFFER: usize = 64 << 10;
@@ -83,6 +84,9 @@ pub(crate) struct Receiver {
     /// Flushes to acknowledge when a mark is reached, as the mark and the ticket.
     flushes: VecDeque<(u64, u64)>,
     looks: u32,
+    trace: Option<LinkTrace>,
+    /// Frames that the trace has seen.
+    traced: u64,
 }
 
 impl Receiver {
@@ -104,7 +108,14 @@ impl Receiver {
             gpu_copy,
             flushes: VecDeque::new(),
             looks: 0,
+            trace: None,
+            traced: 0,
         }
+    }
+
+    /// The same, seen by a trace.
+    pub(crate) fn traced(self, trace: Option<LinkTrace>) -> Self {
+        Self { trace, ..self }
     }
 
     /// Whether something is on its way to a GPU, or has landed and is not acknowledged: look again
@@ -303,6 +314,10 @@ impl Receiver {
             };
             let frame = Frame::decode(header)?;
             self.start += HEADER;
+            if let Some(trace) = &self.trace {
+                trace.received(self.traced);
+                self.traced += 1;
+            }
             self.dispatch(frame, inbound)?;
             if matches!(frame, Frame::Goodbye | Frame::Nack(_)) {
                 // The peer's last word; what it sends behind it is not its.
@@ -424,6 +439,12 @@ impl Receiver {
         offset: u64,
         operand: u64,
     ) -> Result<(), Refused> {
+        if let Some(trace) = &self.trace
+            && operation == Operation::Signal
+            && let Some((token, count)) = self.table.signal_ahead(key, offset)
+        {
+            trace.raised(token, count);
+        }
         let added = match &mut self.landing {
             None => self.table.add(key, offset, operand),
             Some(landing) => add_behind(landing, &self.table, (key, offset), operand),

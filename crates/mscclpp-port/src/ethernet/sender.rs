@@ -19,6 +19,7 @@ use crate::gpu::Staging;
 use crate::memory::{Region, Target};
 use crate::refusal::Refused;
 use crate::sync::lock_plain as lock;
+use crate::trace::LinkTrace;
 
 /// What a trigger may need: a write, a signal and a flush.
 pub(crate) const TRIGGER_POSTS: usize = 3;
@@ -65,6 +66,8 @@ struct Queue {
     nack: Option<Refused>,
     goodbye: bool,
     requested: u64,
+    /// Posts that were queued, ever.
+    posted: u64,
     /// No more posts.
     closed: bool,
 }
@@ -88,6 +91,7 @@ pub(crate) struct Sender {
     flushed: AtomicU64,
     /// Bytes that the socket took, to see a stall.
     sent: AtomicU64,
+    trace: Option<LinkTrace>,
 }
 
 impl Sender {
@@ -107,7 +111,23 @@ impl Sender {
             requested: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
             sent: AtomicU64::new(0),
+            trace: None,
         }
+    }
+
+    /// The same, seen by a trace.
+    pub(crate) fn traced(self, trace: Option<LinkTrace>) -> Self {
+        Self { trace, ..self }
+    }
+
+    pub(crate) fn trace(&self) -> Option<&LinkTrace> {
+        self.trace.as_ref()
+    }
+
+    /// For a trace: the connection, and the number of the last post.
+    pub(crate) fn last_post(&self) -> Option<(u16, u64)> {
+        let trace = self.trace.as_ref()?;
+        Some((trace.connection(), lock(&self.queue).posted))
     }
 
     pub(crate) fn limit(&self) -> usize {
@@ -141,6 +161,7 @@ impl Sender {
             return Err(PostError::Full);
         }
         queue.posts.push_back(post);
+        queue.posted += 1;
         self.queued.fetch_add(1, SeqCst);
         Ok(())
     }
@@ -278,8 +299,22 @@ impl Sender {
         Ok(Pumped::Stuck)
     }
 
-    /// Takes frames from the queue until a batch is full. What answers the peer goes first.
     fn refill(&self, wire: &mut Wire) -> Result<(), PumpError> {
+        let Some(trace) = &self.trace else {
+            return self.fill(wire);
+        };
+        // Before the socket gets them: the peer sees them after that.
+        let before = wire.frames.len();
+        let filled = self.fill(wire);
+        for _ in before..wire.frames.len() {
+            trace.sent(wire.traced);
+            wire.traced += 1;
+        }
+        filled
+    }
+
+    /// Takes frames from the queue until a batch is full. What answers the peer goes first.
+    fn fill(&self, wire: &mut Wire) -> Result<(), PumpError> {
         let mut bytes: u64 = wire.frames.iter().map(Outgoing::payload_left).sum();
         if wire.frames.len() >= MAX_FRAMES || bytes >= BATCH_BYTES {
             return Ok(());
@@ -295,6 +330,7 @@ impl Sender {
                 .push_back(Outgoing::control(Frame::Nack(refused)));
         }
         while wire.frames.len() < MAX_FRAMES && bytes < BATCH_BYTES {
+            let number = queue.posted + 1 - queue.posts.len() as u64;
             match queue.posts.front_mut() {
                 Some(Post::Write {
                     target,
@@ -313,6 +349,9 @@ impl Sender {
                     }
                     let Target { key, offset } = *target;
                     let ends_post = step == *len;
+                    if let Some(trace) = &self.trace {
+                        trace.left(number);
+                    }
                     wire.frames.push_back(Outgoing {
                         header: Frame::Write {
                             key,
@@ -338,6 +377,9 @@ impl Sender {
                     }
                 }
                 Some(Post::Frame(frame)) => {
+                    if let Some(trace) = &self.trace {
+                        trace.left(number);
+                    }
                     wire.frames.push_back(Outgoing {
                         ends_post: true,
                         ..Outgoing::control(*frame)

@@ -54,6 +54,8 @@ pub(super) struct Wire {
     gpu_copy: Duration,
     /// Since when the next bytes are waited for.
     waiting: Option<Instant>,
+    /// Frames that a trace has seen.
+    pub(super) traced: u64,
 }
 
 impl Wire {
@@ -63,6 +65,7 @@ impl Wire {
             staging,
             gpu_copy,
             waiting: None,
+            traced: 0,
         }
     }
 

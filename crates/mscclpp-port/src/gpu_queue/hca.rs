@@ -8,6 +8,7 @@ use super::lock;
 use super::provider::GpuQueueProvider;
 use super::soft::SoftHca;
 use crate::error::{Error, Result};
+use crate::trace::Tracer;
 use crate::transport::TransportKind;
 
 /// An HCA (an RDMA network adapter) that a transport `IBn` stands for: entry n of
@@ -62,7 +63,11 @@ impl Hca {
         Self(Source::Made(Arc::new(make)))
     }
 
-    fn open(&self, transport: TransportKind) -> Result<Arc<dyn GpuQueueProvider>> {
+    fn open(
+        &self,
+        transport: TransportKind,
+        trace: Option<&Tracer>,
+    ) -> Result<Arc<dyn GpuQueueProvider>> {
         let device = match &self.0 {
             Source::Soft(device) => device.clone(),
             #[cfg(all(test, not(loom)))]
@@ -71,7 +76,13 @@ impl Hca {
                 use mscclpp_softnic::{Device, DeviceConfig, Error as SoftError};
                 match Device::open(name, DeviceConfig::default()) {
                     Err(SoftError::UnknownDevice { .. }) => return rdma::open(name, transport),
-                    opened => opened.map_err(|error| Error::hca(name, "open it", error))?,
+                    opened => {
+                        let device = opened.map_err(|error| Error::hca(name, "open it", error))?;
+                        if let Some(tracer) = trace {
+                            tracer.watch(&device);
+                        }
+                        device
+                    }
                 }
             }
         };
@@ -98,6 +109,7 @@ pub(crate) struct Hcas {
     named: Vec<Slot>,
     /// What there is, where nobody named any: looked up when it is first asked for.
     found: OnceLock<Vec<Slot>>,
+    trace: Option<Tracer>,
 }
 
 struct Slot {
@@ -115,10 +127,11 @@ impl Slot {
 }
 
 impl Hcas {
-    pub(crate) fn new(devices: &[Hca]) -> Self {
+    pub(crate) fn new(devices: &[Hca], trace: Option<Tracer>) -> Self {
         Self {
             named: devices.iter().cloned().map(Slot::closed).collect(),
             found: OnceLock::new(),
+            trace,
         }
     }
 
@@ -151,7 +164,9 @@ impl Hcas {
         if let Some(provider) = &*opened {
             return Ok(Arc::clone(provider));
         }
-        Ok(Arc::clone(opened.insert(hca.open(transport)?)))
+        Ok(Arc::clone(
+            opened.insert(hca.open(transport, self.trace.as_ref())?),
+        ))
     }
 }
 
@@ -209,7 +224,10 @@ mod tests {
 
     #[test]
     fn gpunetio_a_real_name_never_gets_a_nic_in_software() {
-        let hcas = Hcas::new(&[Hca::named("soft0"), Hca::named("mlx5_0"), Hca::named("")]);
+        let hcas = Hcas::new(
+            &[Hca::named("soft0"), Hca::named("mlx5_0"), Hca::named("")],
+            None,
+        );
         assert_eq!(hcas.get(TransportKind::IB0).unwrap().name(), "soft0");
         for (transport, text) in [
             (TransportKind::IB1, "mlx5_0"),
@@ -228,7 +246,7 @@ mod tests {
 
     #[test]
     fn ib_without_names_the_transports_stand_for_the_devices_that_there_are() {
-        let hcas = Hcas::new(&[]);
+        let hcas = Hcas::new(&[], None);
         let devices: Vec<String> = rdma::names().collect();
         for (transport, name) in [TransportKind::IB0, TransportKind::IB1]
             .iter()

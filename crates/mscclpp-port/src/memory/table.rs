@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering::AcqRel;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
 
 use crate::buffer::Buffer;
@@ -316,6 +316,20 @@ impl RegistrationTable {
         let guard = region.enter().ok_or(Refusal::UnknownKey)?;
         let at = guard.word(offset)?;
         region.add(at, operand)
+    }
+
+    /// For a trace: the address of a word that a peer's signal is about to be added to, and what it will
+    /// be then, if nobody else adds to it.
+    pub(crate) fn signal_ahead(&self, key: u64, offset: u64) -> Option<(u64, u64)> {
+        let region = self.open_for_add(key).ok()?;
+        let guard = region.enter()?;
+        let at = guard.word(offset).ok()?;
+        let count = match region.gpu() {
+            // SAFETY: the guard has checked range and alignment and keeps the word valid.
+            None => unsafe { shared::word(at) }.load(Acquire),
+            Some(_) => *region.signals()?,
+        };
+        Some((at.addr() as u64, count.wrapping_add(1)))
     }
 
     /// The registration that has a key on the HCA of a transport. Looks at all: for the first signal

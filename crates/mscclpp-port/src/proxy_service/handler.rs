@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use mscclpp_device::abi::{ProxyTrigger, Transfer, Trigger, TriggerError};
+use mscclpp_device::trace::now;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::shared::{Entry, Lane, Tables};
@@ -55,10 +56,8 @@ impl Handler {
             }
         }
     }
-}
 
-impl ProxyHandler for Handler {
-    fn handle(&mut self, raw: ProxyTrigger, position: u64) -> ProxyHandlerResult {
+    fn trigger(&mut self, raw: ProxyTrigger, position: u64) -> ProxyHandlerResult {
         let trigger = raw.decode();
         let id = match &trigger {
             Ok(trigger) => trigger.semaphore(),
@@ -111,6 +110,22 @@ impl ProxyHandler for Handler {
         }
         self.steps_done = 0;
         ProxyHandlerResult::Continue
+    }
+}
+
+impl ProxyHandler for Handler {
+    fn handle(&mut self, raw: ProxyTrigger, position: u64) -> ProxyHandlerResult {
+        if self.tables.trace.get().is_none() {
+            return self.trigger(raw, position);
+        }
+        let began = now();
+        let result = self.trigger(raw, position);
+        if let Some(trace) = self.tables.trace.get()
+            && result != ProxyHandlerResult::Hold
+        {
+            trace.handled(began, position);
+        }
+        result
     }
 
     fn progress(&mut self) -> ProxyProgress {
@@ -230,7 +245,14 @@ fn execute(
             }
         };
         match posted {
-            Ok(()) => *done += 1,
+            Ok(()) => {
+                *done += 1;
+                if let Some(trace) = tables.trace.get()
+                    && let Some(post) = link.last_post()
+                {
+                    trace.posted(post);
+                }
+            }
             Err(Error::QueueFull { .. }) => return Ok(Posted::NotAll),
             Err(error) => return Err(error),
         }

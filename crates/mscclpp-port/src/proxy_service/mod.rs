@@ -19,6 +19,7 @@ use crate::memory::RegisteredMemory;
 use crate::port_channel::{BasePortChannel, PortChannel};
 use crate::proxy::Proxy;
 use crate::semaphore::{Host2DeviceSemaphore, Semaphore};
+use crate::trace::{ProxyTrace, Tracer};
 use handler::Handler;
 pub(crate) use shared::{Entry, Lane, Tables};
 
@@ -215,6 +216,14 @@ impl ProxyService {
     ) -> Result<PortChannel> {
         let used = self.semaphore(semaphore)?;
         PortChannel::new(self, semaphore, used, dst, src)
+    }
+
+    /// Has `tracer` told of each trigger that the proxy executes from now on; of several, the first.
+    /// Without, a trigger costs one look at an empty field.
+    pub fn trace_into(&self, tracer: &Tracer) {
+        let slots = self.shared.proxy.fifo().triggers;
+        let trace = &self.shared.tables.trace;
+        trace.get_or_init(|| ProxyTrace::new(tracer, slots));
     }
 
     /// Starts the proxy's thread. A stopped proxy can be started again.

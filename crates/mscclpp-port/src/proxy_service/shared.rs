@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! What a service's callers and its proxy thread share.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use mscclpp_device::abi::{MAX_MEMORIES, MAX_SEMAPHORES};
@@ -14,6 +14,7 @@ use crate::memory::RegisteredMemory;
 use crate::semaphore::Host2DeviceSemaphore;
 use crate::sync::lock_plain as lock;
 use crate::table::Table;
+use crate::trace::ProxyTrace;
 
 /// At most one warning about triggers of no connection in this time.
 const WARNING_EVERY: Duration = Duration::from_secs(1);
@@ -46,6 +47,7 @@ pub(crate) struct Tables {
     pub(crate) memories: Table<RegisteredMemory>,
     lanes: Mutex<Vec<Arc<Lane>>>,
     strays: Mutex<Strays>,
+    pub(super) trace: OnceLock<ProxyTrace>,
 }
 
 /// Triggers that name no connection, so that no connection can be told.
@@ -63,6 +65,7 @@ impl Tables {
             memories: Table::new("memories", MAX_MEMORIES),
             lanes: Mutex::default(),
             strays: Mutex::default(),
+            trace: OnceLock::new(),
         })
     }
 

@@ -13,6 +13,7 @@ mod local;
 mod processes;
 mod queue;
 mod support;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -29,6 +30,7 @@ const TESTS: &[&[Test]] = &[
     death::TESTS,
     queue::TESTS,
     lent::TESTS,
+    trace::TESTS,
 ];
 
 fn main() -> ExitCode {

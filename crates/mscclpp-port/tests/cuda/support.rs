@@ -48,9 +48,18 @@ pub(crate) fn end(
     device: Device,
     bytes: u64,
 ) -> Result<End, Error> {
-    let rank = bootstrap.rank();
+    end_of(Communicator::new(bootstrap)?, transport, device, bytes)
+}
+
+/// The same with a communicator of one's own.
+pub(crate) fn end_of(
+    communicator: Communicator,
+    transport: TransportKind,
+    device: Device,
+    bytes: u64,
+) -> Result<End, Error> {
+    let rank = communicator.bootstrap().rank();
     let peer = 1 - rank;
-    let communicator = Communicator::new(bootstrap)?;
     let buffer = Buffer::new(device, bytes)?;
     let options = MemoryOptions {
         transports: transport.into(),

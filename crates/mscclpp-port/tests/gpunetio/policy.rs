@@ -224,7 +224,7 @@ fn gpunetio_many_connections_come_up_at_once_over_one_wire() {
     }
     for device in &devices {
         assert_eq!(device.links().len(), 1);
-        assert_eq!(device.counters().live.queue_pairs, TAGS.into());
+        assert_eq!(device.counters().live.queue_pairs, u64::from(TAGS));
     }
     drop((made, ranks));
     devices.iter().for_each(assert_empty);

@@ -17,6 +17,7 @@ use crate::capability::DeviceAddress;
 use crate::config::DeviceConfig;
 use crate::counters::Counters;
 use crate::event::Event;
+use crate::observer::{Seen, Watched};
 use crate::time::Time;
 use crate::violation::{Violation, ViolationKind};
 
@@ -28,6 +29,7 @@ pub(crate) struct Common {
     pub(crate) now: Time,
     pub(crate) rng: fastrand::Rng,
     pub(crate) config: DeviceConfig,
+    pub(crate) watched: Watched,
     pub(crate) address: DeviceAddress,
     pub(crate) accesses: Accesses,
     pub(crate) regions: Regions,
@@ -54,6 +56,7 @@ impl Common {
         let variant = rng.u8(..);
         Self {
             now: Time::ZERO,
+            watched: Watched::default(),
             rng,
             address: DeviceAddress(random_address()),
             accesses: Accesses::default(),
@@ -73,6 +76,8 @@ impl Common {
     }
 
     pub(crate) fn send(&mut self, to: DeviceAddress, packet: Packet) {
+        self.watched
+            .tell(|| Seen::Sent(packet.transfer(packet.from, to)));
         self.network
             .send(self.now, &mut self.rng, &mut self.counters, to, packet);
     }
@@ -85,6 +90,10 @@ impl Common {
         wqe_counter: u16,
         entry: Entry,
     ) {
+        self.watched.tell(|| Seen::Completed {
+            queue,
+            index: wqe_counter,
+        });
         match entry {
             Entry::RequesterError { failure, .. } | Entry::ResponderError { failure } => {
                 *self.counters.errors.entry(failure.syndrome.0).or_insert(0) += 1;

@@ -46,6 +46,7 @@ use crate::config::{DeviceConfig, TriggerMode};
 use crate::counters::Counters;
 use crate::error::Error;
 use crate::memory::{AccessId, AccessResult};
+use crate::observer::Seen;
 use crate::queue_config::{InitAttributes, QueuePairStatus, SendAttributes, State, Transition};
 use crate::time::Time;
 
@@ -245,6 +246,10 @@ impl Nic {
         let doorbell = Doorbell::decode(bytes);
         match self.queues.get_mut(doorbell.queue.get()) {
             Some(pair) if pair.page == page => {
+                self.common.watched.tell(|| Seen::Doorbell {
+                    queue: doorbell.queue,
+                    end: doorbell.low16(),
+                });
                 pair.on_doorbell(&mut self.common, doorbell.low16());
             }
             _ => tracing::warn!(
@@ -279,6 +284,8 @@ impl Nic {
             c.counters.packets_stray += 1;
             return;
         };
+        c.watched
+            .tell(|| Seen::Received(packet.transfer(packet.to, c.address)));
         let number = packet.number;
         let sending = pair.state == State::ReadyToSend;
         match packet.body {

@@ -4,7 +4,9 @@
 use mlx5_queue::{MemoryKey, QueueNumber, Syndrome};
 use smallvec::SmallVec;
 
+use crate::capability::DeviceAddress;
 use crate::memory::Bytes;
+use crate::observer::Transfer;
 
 /// A packet, or a train of consecutive packets of one message that travel
 /// together.
@@ -78,6 +80,23 @@ pub(crate) enum Body {
     ReadResponse { part: Part, payload: Payload },
     /// The answer to an atomic.
     AtomicResponse { old: u64 },
+}
+
+impl Packet {
+    /// What an observer at one end is told of it.
+    pub(crate) fn transfer(&self, local: QueueNumber, to: DeviceAddress) -> Transfer {
+        let asks = matches!(
+            self.body,
+            Body::Write { .. } | Body::Send { .. } | Body::Read { .. } | Body::Atomic { .. }
+        );
+        Transfer {
+            local,
+            to,
+            to_queue: self.to,
+            number: self.number,
+            answer: !asks,
+        }
+    }
 }
 
 impl Body {

@@ -10,6 +10,7 @@ use super::regions::Need;
 use super::responder::Inbound;
 use super::transmit::{LENT_BYTES, is_lent};
 use crate::memory::Bytes;
+use crate::observer::Seen;
 
 /// Answers to atomics that are kept, should they be asked for again.
 const REPLAYS: usize = 256;
@@ -195,6 +196,11 @@ impl QueuePair {
         *old = Some(value);
         let (to, new) = (*to, apply(*atomic, value));
         let due = store_time(c);
+        c.watched.tell(|| Seen::Added {
+            queue: life.queue,
+            address: to.address,
+            old: value,
+        });
         let then = Then::Stored {
             queue: life,
             operation: id,

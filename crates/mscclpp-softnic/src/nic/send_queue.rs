@@ -13,6 +13,7 @@ use super::common::Common;
 use super::request::Request;
 use super::trigger::Audit;
 use crate::memory::Bytes;
+use crate::observer::Seen;
 use crate::violation::ViolationKind;
 
 /// Blocks fetched at a time.
@@ -153,6 +154,11 @@ impl SendQueue {
                 break;
             };
             at += request.blocks as usize * BLOCK_BYTES;
+            c.watched.tell(|| Seen::Fetched {
+                queue,
+                index: request.index.low16(),
+                opcode: request.opcode,
+            });
             *c.counters.requests.entry(request.opcode).or_insert(0) += 1;
             self.taken = request.end();
             self.ready.push_back(request);

@@ -194,6 +194,7 @@ fn a_connection_that_failed_before_it_was_made_is_dropped_at_once() {
         queue: None,
         deadlines: deadlines(),
         device: Device::cpu(),
+        trace: None,
     };
     let (cancel, cancelled) = std::sync::mpsc::channel();
     let arrival = Arrival {

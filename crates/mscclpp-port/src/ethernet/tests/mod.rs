@@ -83,6 +83,7 @@ impl Fixture {
             queue: None,
             deadlines: deadlines(),
             device: Device::cpu(),
+            trace: None,
         };
         let arrival = Arrival {
             wait: Box::new(move |_| Ok(ours)),
