@@ -8,8 +8,9 @@ use anyhow::Context as _;
 use serde::{Serialize, Serializer};
 
 use super::super::aligned::{aligned, number};
-use super::super::host::Host;
+use super::super::machine::{Machine, Watch};
 use super::super::stats::Summary;
+use crate::backend::Executor;
 
 /// What posts, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +103,9 @@ pub(super) struct Figure {
 
 impl Figure {
     pub(super) fn new(subject: Subject, samples: &[f64]) -> anyhow::Result<Self> {
-        let Summary { p10, median, p90 } = Summary::of(samples).context("no samples")?;
+        let Summary {
+            p10, median, p90, ..
+        } = Summary::of(samples).context("no samples")?;
         let unit = match subject.metric {
             Metric::Rate => "M/s",
             _ => "ns",
@@ -131,7 +134,7 @@ struct Target {
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     schema: u32,
-    host: Host,
+    host: Machine,
     gpu: String,
     /// Version of GPUNetIO's headers, if they were given.
     gpunetio: Option<String>,
@@ -143,7 +146,7 @@ impl Report {
     pub(super) fn new(gpu: String, gpunetio: Option<String>, figures: Vec<Figure>) -> Self {
         Self {
             schema: 1,
-            host: Host::here(),
+            host: Watch::start().end(Executor::Cuda, None),
             gpu,
             gpunetio,
             targets: targets(&figures),
