@@ -109,7 +109,8 @@ pub(crate) fn nvrtc(nvrtc: &Nvrtc, arch: Arch) -> Result<(), Failed> {
             return Err(compiled.log.into());
         }
         let ptx = String::from_utf8(compiled.code)?;
-        for trace in ["mscclppTraceRing", "globaltimer"] {
+        // The name by which the host finds it.
+        for trace in [" mscclppTraceRing[16]", "globaltimer"] {
             // Waits look at the clock in any case.
             if ptx.contains(trace) != (on || trace == "globaltimer") {
                 return Err(format!("{trace}, with the trace {on}").into());

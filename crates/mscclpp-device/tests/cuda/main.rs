@@ -47,8 +47,8 @@ const TESTS: &[Test] = &[
         1,
         signals_are_ordered,
     ),
-    ("kernels_leave_a_trace", 1, trace::kernels_leave_a_trace),
-    ("clocks_are_measured", 1, trace::clocks_are_measured),
+    ("trace_records_of_kernels", 1, trace::kernels_leave_a_trace),
+    ("trace_clocks_are_measured", 1, trace::clocks_are_measured),
     ("the_callers_context_comes_back", 1, the_context_comes_back),
     ("two_gpus_reach_each_other", 2, two_gpus),
     (

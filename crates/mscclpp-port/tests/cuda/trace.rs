@@ -13,11 +13,7 @@ use crate::Test;
 use crate::local::Local;
 use crate::support::{End, PingPongArgs, Running, end_of, gpu_of};
 
-pub(crate) const TESTS: &[Test] = &[(
-    "a_put_can_be_followed_from_gpu_to_gpu",
-    1,
-    a_put_can_be_followed,
-)];
+pub(crate) const TESTS: &[Test] = &[("trace_of_a_put_from_gpu_to_gpu", 1, a_put_can_be_followed)];
 
 const WORDS: u64 = 64;
 const ROUNDS: usize = 50;
