@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 //! Connections: one-sided operations on a peer's memory.
 
+mod counted;
+
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -9,14 +11,13 @@ use std::time::{Duration, Instant};
 use mscclpp_bootstrap::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::counters::{Counters, PauseCells, PostCells};
+use crate::counters::{PauseCells, PostCells};
 use crate::device::Device;
 use crate::endpoint::EndpointConfig;
 use crate::error::{Error, Result};
 use crate::idle::Idle;
 use crate::memory::RegisteredMemory;
 use crate::status::StickyStatus;
-use crate::sync::lock_plain as lock;
 use crate::transport::{Progress, Transport, TransportKind};
 
 /// One end of a connection to a peer.
@@ -145,63 +146,6 @@ impl Connection {
 
     pub(crate) fn ends(&self) -> Ends {
         self.inner.ends
-    }
-
-    /// Where one proxy counts what it posts.
-    pub(crate) fn new_poster(&self) -> Arc<PostCells> {
-        let mut proxies = lock(&self.inner.proxies);
-        // Nobody else posts there any more, so nothing is lost.
-        proxies.retain(|cells| {
-            let is_used = Arc::strong_count(cells) > 1;
-            if !is_used {
-                self.inner.posts.take_over(cells);
-            }
-            is_used
-        });
-        let cells = Arc::<PostCells>::default();
-        proxies.push(Arc::clone(&cells));
-        cells
-    }
-
-    /// What has been done on the connection so far. Reads what others count, and holds nobody up;
-    /// may be called from any thread, as often as one likes. Where kernels of a GPU post themselves,
-    /// three words are copied from its memory.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        let inner = &*self.inner;
-        let link = self.link();
-        let counts = link.counts();
-        let posts = (link.queue().is_none()).then(|| {
-            let proxies = lock(&inner.proxies);
-            let mut posts = inner.posts.read();
-            proxies.iter().for_each(|cells| posts += cells.read());
-            posts
-        });
-        let Ends { rank, peer, number } = inner.ends;
-        Counters {
-            rank,
-            peer,
-            transport: inner.config.transport,
-            connection: number,
-            posts,
-            waits: inner.waits.read(),
-            doorbells: counts.doorbells,
-            completions: counts.completions,
-            retries: counts.retries,
-            queue: counts.queue,
-            last_error: inner.status.error(),
-        }
-    }
-
-    /// How many proxies' counts are kept apart.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn posters(&self) -> usize {
-        lock(&self.inner.proxies).len()
-    }
-
-    /// Counts a call of the host that had to wait for the peer.
-    pub(crate) fn waited(&self, time: Duration) {
-        self.inner.waits.add(time);
     }
 
     pub(crate) fn sticky(&self) -> &Arc<StickyStatus> {
