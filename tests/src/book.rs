@@ -15,5 +15,6 @@ pages! {
     Setup = "../../docs/setup.md";
     Errors = "../../docs/errors.md";
     Tracing = "../../docs/tracing.md";
+    Seeing = "../../docs/seeing.md";
     WithoutHardware = "../../docs/without-hardware.md";
 }

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: MIT
 //! Connections: one-sided operations on a peer's memory.
 
+mod counted;
+
 use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::counters::{PauseCells, PostCells};
 use crate::device::Device;
 use crate::endpoint::EndpointConfig;
 use crate::error::{Error, Result};
@@ -57,31 +61,68 @@ pub struct Connection {
     inner: Arc<Inner>,
 }
 
-struct Inner {
-    link: Box<dyn Transport>,
+pub(crate) struct Inner {
+    /// There until the drop.
+    link: Option<Box<dyn Transport>>,
     status: Arc<StickyStatus>,
-    peer: Option<usize>,
+    ends: Ends,
     config: EndpointConfig,
     remote: TransportKind,
+    /// What callers of the connection have posted, and proxies that are gone.
+    posts: PostCells,
+    /// What each proxy posts.
+    proxies: Mutex<Vec<Arc<PostCells>>>,
+    waits: PauseCells,
+}
+
+/// Who has a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ends {
+    /// The rank at this end, where it has one.
+    pub(crate) rank: Option<usize>,
+    /// The rank at the other end, where it has one.
+    pub(crate) peer: Option<usize>,
+    /// Unlike that of any other connection of this process.
+    pub(crate) number: u64,
+}
+
+impl Ends {
+    pub(crate) fn new(rank: Option<usize>, peer: Option<usize>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { rank, peer, number }
+    }
 }
 
 impl Connection {
     pub(crate) fn new(
         link: Box<dyn Transport>,
         status: Arc<StickyStatus>,
-        peer: Option<usize>,
+        ends: Ends,
         config: EndpointConfig,
         remote: TransportKind,
     ) -> Self {
         Self {
             inner: Arc::new(Inner {
-                link,
+                link: Some(link),
                 status,
-                peer,
+                ends,
                 config,
                 remote,
+                posts: PostCells::default(),
+                proxies: Mutex::default(),
+                waits: PauseCells::default(),
             }),
         }
+    }
+
+    /// A connection that others still have.
+    pub(crate) fn of(inner: &Weak<Inner>) -> Option<Self> {
+        inner.upgrade().map(|inner| Self { inner })
+    }
+
+    pub(crate) fn downgrade(&self) -> Weak<Inner> {
+        Arc::downgrade(&self.inner)
     }
 
     /// A connection over a transport of the test's own.
@@ -92,12 +133,19 @@ impl Connection {
         (transport, peer): (TransportKind, Option<usize>),
     ) -> Self {
         let config = EndpointConfig::new(transport);
-        Self::new(link, status, peer, config, transport)
+        Self::new(link, status, Ends::new(None, peer), config, transport)
     }
 
     /// The transport, for the proxy: it posts without waiting for room.
     pub(crate) fn link(&self) -> &dyn Transport {
-        &*self.inner.link
+        match &self.inner.link {
+            Some(link) => &**link,
+            None => unreachable!("only the drop takes it"),
+        }
+    }
+
+    pub(crate) fn ends(&self) -> Ends {
+        self.inner.ends
     }
 
     pub(crate) fn sticky(&self) -> &Arc<StickyStatus> {
@@ -108,7 +156,7 @@ impl Connection {
     pub(crate) fn fail(&self, error: Error) {
         if self.inner.status.fail(error.clone()) {
             tracing::warn!(%error, "a connection has failed");
-            self.inner.link.abort();
+            self.link().abort();
         }
     }
 
@@ -127,7 +175,10 @@ impl Connection {
         src_off: u64,
         len: u64,
     ) -> Result<()> {
-        self.post(|| self.inner.link.write(dst, dst_off, src, src_off, len))
+        self.post(|| self.link().write(dst, dst_off, src, src_off, len))?;
+        self.inner.posts.puts.add(1);
+        self.inner.posts.bytes.add(len);
+        Ok(())
     }
 
     /// Posts `+= 1` on the 64-bit word at `token + off`, after everything posted before. What
@@ -136,7 +187,9 @@ impl Connection {
     /// # Errors
     /// As [`write`](Self::write); [`Error::Misaligned`].
     pub fn signal(&self, token: &RegisteredMemory, off: u64) -> Result<()> {
-        self.post(|| self.inner.link.signal(token, off))
+        self.post(|| self.link().signal(token, off))?;
+        self.inner.posts.signals.add(1);
+        Ok(())
     }
 
     /// Posts `+= operand`, modulo 2^64, on the 64-bit word at `dst + off`. Over Ethernet it is atomic
@@ -146,7 +199,9 @@ impl Connection {
     /// # Errors
     /// As [`write`](Self::write); [`Error::Misaligned`].
     pub fn accumulate(&self, dst: &RegisteredMemory, off: u64, operand: i64) -> Result<()> {
-        self.post(|| self.inner.link.accumulate(dst, off, operand))
+        self.post(|| self.link().accumulate(dst, off, operand))?;
+        self.inner.posts.accumulates.add(1);
+        Ok(())
     }
 
     /// Waits until everything posted before has been executed at the peer. What others post
@@ -157,10 +212,16 @@ impl Connection {
     pub fn flush(&self, deadline: Deadline) -> Result<()> {
         let mut ticket = 0;
         self.post(|| {
-            ticket = self.inner.link.request_flush()?;
+            ticket = self.link().request_flush()?;
             Ok(())
         })?;
-        self.wait(deadline, "flush", |progress| progress.flushed >= ticket)
+        let Inner { posts, waits, .. } = &*self.inner;
+        posts.flushes.add(1);
+        self.wait((deadline, "flush"), waits, |progress| {
+            progress.flushed >= ticket
+        })?;
+        posts.flushes_done.add(1);
+        Ok(())
     }
 
     /// Waits until the connection is made. Nothing else needs this: posts made before are queued, and
@@ -169,7 +230,8 @@ impl Connection {
     /// # Errors
     /// [`Error::Timeout`]; the sticky error, which tells why the connection could not be made.
     pub fn wait_connected(&self, deadline: Deadline) -> Result<()> {
-        self.wait(deadline, "connect", |_| self.inner.link.is_connected())
+        let connected = |_| self.link().is_connected();
+        self.wait((deadline, "connect"), &self.inner.waits, connected)
     }
 
     /// The error that ended the connection, if it has ended.
@@ -181,7 +243,7 @@ impl Connection {
     /// The rank at the other end, where it has one.
     #[must_use]
     pub fn peer(&self) -> Option<usize> {
-        self.inner.peer
+        self.inner.ends.peer
     }
 
     /// The transport of this end.
@@ -216,14 +278,33 @@ impl Connection {
                 Ok(()) => return link.kick(),
                 // Room appears, or a peer that does not read fails the connection in time.
                 Err(Error::QueueFull { .. }) => {
-                    self.wait(Deadline::after(FOREVER), "post", |_| link.has_room())?;
+                    let limit = (Deadline::after(FOREVER), "post");
+                    self.wait(limit, &self.inner.posts.backpressure, |_| link.has_room())?;
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
+    /// Waits until something is done; counts that, if it was not done at once.
     fn wait(
+        &self,
+        (deadline, operation): (Deadline, &'static str),
+        counted: &PauseCells,
+        mut done: impl FnMut(Progress) -> bool,
+    ) -> Result<()> {
+        if done(self.link().progress()?) {
+            return Ok(());
+        }
+        let Ends { rank, peer, .. } = self.inner.ends;
+        let _span = tracing::trace_span!("wait", rank, peer, operation).entered();
+        let started = Instant::now();
+        let ended = self.keep_waiting(deadline, operation, done);
+        counted.add(started.elapsed());
+        ended
+    }
+
+    fn keep_waiting(
         &self,
         deadline: Deadline,
         operation: &str,
@@ -232,19 +313,16 @@ impl Connection {
         let link = self.link();
         let mut idle = Idle::new();
         loop {
-            if done(link.progress()?) {
-                return Ok(());
-            }
             if deadline.expired() {
                 return Err(Error::Timeout {
                     operation: operation.into(),
-                    rank: self.inner.peer,
+                    rank: self.inner.ends.peer,
                     waited: deadline.budget(),
                 });
             }
             let mut parked = Ok(false);
             idle.pause(|nap| parked = self.park(nap, &mut done));
-            if parked? {
+            if parked? || done(link.progress()?) {
                 return Ok(());
             }
         }
@@ -272,13 +350,22 @@ impl Connection {
     }
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let Ends { rank, peer, .. } = self.ends;
+        let transport = tracing::field::display(self.config.transport);
+        let _span = tracing::debug_span!("disconnect", rank, peer, transport).entered();
+        drop(self.link.take());
+    }
+}
+
 /// Longer than any transport lets a peer stall.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection")
-            .field("peer", &self.inner.peer)
+            .field("peer", &self.inner.ends.peer)
             .field("transport", &self.inner.config.transport)
             .field("status", &self.inner.status)
             .finish_non_exhaustive()

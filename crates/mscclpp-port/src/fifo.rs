@@ -158,6 +158,11 @@ impl Ring {
         }
     }
 
+    /// As many triggers have been taken out, and their slots given back.
+    pub(crate) fn tail(&self) -> u64 {
+        self.lines.tail.0.load(Ordering::Acquire)
+    }
+
     /// What kernels that wait on this FIFO are told; [`Status::Ok`] while it is served.
     pub(crate) fn status(&self) -> StatusWord {
         StatusWord::from_bits(self.lines.status.0.load(Ordering::Acquire))
@@ -309,10 +314,6 @@ mod testing {
             let snd = trigger.snd & !ProxyTrigger::COMMIT_BIT
                 | ProxyTrigger::commit_bit(position, self.shift);
             slot.snd.store(snd, Ordering::Release);
-        }
-
-        pub(crate) fn tail(&self) -> u64 {
-            self.lines.tail.0.load(Ordering::Acquire)
         }
     }
 }

@@ -274,6 +274,7 @@ mod connection;
 mod context;
 mod control;
 mod control_end;
+mod counters;
 mod cuda_ipc;
 mod device;
 #[cfg(feature = "ib")]
@@ -326,6 +327,9 @@ pub use buffer::Buffer;
 pub use communicator::{Communicator, Pending};
 pub use connection::Connection;
 pub use context::{Context, ContextConfig};
+pub use counters::{
+    Counters, HcaCounters, Pauses, Posts, ProxyCounters, QueueCounters, SemaphoreCounters, Snapshot,
+};
 pub use device::{Device, DeviceKind};
 pub use endpoint::{Endpoint, EndpointConfig};
 pub use error::{Error, ErrorCode, Result};

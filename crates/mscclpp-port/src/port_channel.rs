@@ -9,9 +9,10 @@ use mscclpp_device::abi::{
     QueueMemory,
 };
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Ends};
+use crate::counters::SemaphoreCounters;
 use crate::error::{Error, Result};
-use crate::gpu_queue::{Ends, MemoryTable, QueueEnd};
+use crate::gpu_queue::{self, MemoryTable, QueueEnd};
 use crate::memory::RegisteredMemory;
 use crate::proxy_service::{Entry, Lane, MemoryId, ProxyService, SemaphoreId, Shared};
 use crate::semaphore::{Host2DeviceSemaphore, Semaphore};
@@ -83,6 +84,8 @@ impl BasePortChannel {
             id,
             semaphore,
         };
+        let Ends { rank, peer, .. } = channel.connection().ends();
+        let _span = tracing::debug_span!("make_channel", rank, peer).entered();
         let device = channel.connection().local_device();
         channel.connection().sticky().show_to(device)?;
         if let Behind::Service { shared, lane } = &channel.behind {
@@ -118,9 +121,21 @@ impl BasePortChannel {
         &self.semaphore
     }
 
-    /// The connection that the channel works over.
+    /// The connection that the channel works over; its [`counters`](Connection::counters) tell what
+    /// was posted.
     pub fn connection(&self) -> &Connection {
         self.semaphore.connection()
+    }
+
+    /// Signals that have arrived for the channel's `wait`, and those that it has consumed.
+    ///
+    /// # Errors
+    /// Those of [`Buffer::load_u64`](crate::Buffer::load_u64).
+    pub fn signals(&self) -> Result<SemaphoreCounters> {
+        Ok(SemaphoreCounters {
+            semaphore: self.id.into(),
+            ..self.semaphore.counters()?
+        })
     }
 
     /// What kernels need: plain data, to be passed as an argument or copied to the device.
@@ -250,7 +265,7 @@ impl PortChannel {
             src: from.as_own(&queue.ends),
         });
         if let (Some(bound), Some(queue)) = (&bound, base.queue()) {
-            let Ends { local, remote, .. } = queue.ends;
+            let gpu_queue::Ends { local, remote, .. } = queue.ends;
             let unusable = |what, why| {
                 Err(Error::InvalidUsage {
                     operation: MAKE,
@@ -292,6 +307,14 @@ impl PortChannel {
     /// The connection that the channel works over.
     pub fn connection(&self) -> &Connection {
         self.base.connection()
+    }
+
+    /// As [`BasePortChannel::signals`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn signals(&self) -> Result<SemaphoreCounters> {
+        self.base.signals()
     }
 
     /// What kernels need: plain data, to be passed as an argument or copied to the device.

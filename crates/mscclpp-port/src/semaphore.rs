@@ -8,12 +8,14 @@
 //! written on its connection before, and a wait acquires it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use mscclpp_bootstrap::Deadline;
 use mscclpp_device::abi::{AbiHeader, Host2DeviceSemaphoreDeviceHandle, SignalMode};
 
 use crate::buffer::Buffer;
-use crate::connection::Connection;
+use crate::connection::{Connection, Ends};
+use crate::counters::SemaphoreCounters;
 use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
 use crate::idle::Idle;
@@ -118,6 +120,25 @@ impl Host2DeviceSemaphore {
         }
     }
 
+    /// Signals that have arrived, and those that kernels have consumed. Two words are copied where the
+    /// token is in a GPU's memory.
+    ///
+    /// # Errors
+    /// Those of [`Buffer::load_u64`].
+    pub fn counters(&self) -> Result<SemaphoreCounters> {
+        // In this order: none is consumed before it has arrived.
+        let consumed = self.expected.load_u64(0)?;
+        let received = self.semaphore.inbound()?;
+        let Ends { peer, number, .. } = self.connection().ends();
+        Ok(SemaphoreCounters {
+            semaphore: 0,
+            connection: number,
+            peer,
+            received,
+            consumed,
+        })
+    }
+
     /// Address of the count of signals sent, where kernels write it to the peer's token; else 0.
     pub(crate) fn outbound(&self) -> u64 {
         self.outbound.as_ref().map_or(0, Buffer::address)
@@ -188,6 +209,18 @@ impl Host2HostSemaphore {
     /// [`Error::Timeout`] at the deadline: nothing was consumed. The connection's error, for
     /// example [`Error::PeerDown`], once it has failed.
     pub fn wait(&self, deadline: Deadline) -> Result<()> {
+        if self.poll()? {
+            return Ok(());
+        }
+        let Ends { rank, peer, .. } = self.connection().ends();
+        let _span = tracing::trace_span!("wait", rank, peer, operation = "signal").entered();
+        let started = Instant::now();
+        let ended = self.keep_waiting(deadline);
+        self.connection().waited(started.elapsed());
+        ended
+    }
+
+    fn keep_waiting(&self, deadline: Deadline) -> Result<()> {
         let mut idle = Idle::new();
         loop {
             // Before the token: what arrived before the failure is seen by the poll after it.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::counters::LinkCounts;
 use crate::error::Error;
 use crate::flush::FlushWord;
 use crate::gpu_queue::QueueEnd;
@@ -326,6 +327,11 @@ pub(crate) trait Transport: Send + Sync {
     /// Says that somebody else has recorded a failure: posts that wait are dropped, and the peer
     /// sees the connection go.
     fn abort(&self) {}
+
+    /// What it has done so far. Holds up nobody who posts.
+    fn counts(&self) -> LinkCounts {
+        LinkCounts::default()
+    }
 
     /// The queue to which kernels post themselves, if that is how this transport works.
     fn queue(&self) -> Option<&QueueEnd> {

@@ -28,6 +28,7 @@ struct Round<'a, B: ?Sized> {
     number: u64,
     /// Held so that no other thread of this rank enters the same stream.
     _turn: Option<Turn<'a>>,
+    _span: tracing::span::EnteredSpan,
 }
 
 impl<'a, B: Bootstrap + ?Sized> Round<'a, B> {
@@ -38,6 +39,8 @@ impl<'a, B: Bootstrap + ?Sized> Round<'a, B> {
         members: Option<&'a [usize]>,
         deadline: Deadline,
     ) -> Result<Self, BootstrapError> {
+        let (rank, kind_name) = (bootstrap.rank(), tracing::field::display(kind));
+        let span = tracing::debug_span!("collective", rank, kind = kind_name).entered();
         let turn = match bootstrap.turns() {
             None => None,
             Some(turns) => {
@@ -63,6 +66,7 @@ impl<'a, B: Bootstrap + ?Sized> Round<'a, B> {
             deadline,
             number: turn.as_ref().map_or(UNCOUNTED, |turn| turn.number),
             _turn: turn,
+            _span: span,
         })
     }
 

@@ -193,6 +193,7 @@ impl<'a> Gate<'a> {
     /// word.
     pub(crate) fn agree(&mut self, phase: &str, local: Result<Vec<u128>, Reason>) -> Outcome {
         let phase = fit(phase.to_owned(), MAX_PHASE);
+        let _span = tracing::debug_span!("gate", rank = self.rank(), phase).entered();
         self.machine.enter(self.now(), &phase, local);
         let mut looked = self.now();
         loop {

@@ -22,6 +22,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use self::failures::Failures;
 use self::join::{Join, Meeting};
 pub use self::meter::WireBytes;
@@ -268,6 +270,7 @@ impl TcpBootstrap {
         one_machine: bool,
         meeting: impl FnOnce(Option<(UniqueId, TcpListener)>) -> Meeting,
     ) -> Result<(), BootstrapError> {
+        let _span = tracing::info_span!("join", rank = self.rank, world = self.world).entered();
         let deadline = Deadline::after(timeout);
         let kept = {
             let mut phase = self.phase();
@@ -337,10 +340,11 @@ impl TcpBootstrap {
         task: impl Future<Output = Result<T, BootstrapError>> + Send + 'static,
     ) -> Result<T, BootstrapError> {
         let (done, outcome) = mpsc::sync_channel(1);
-        background.handle().spawn(async move {
+        let task = async move {
             // The caller may have given up.
             drop(done.send(task.await));
-        });
+        };
+        background.handle().spawn(task.in_current_span());
         outcome
             .recv_timeout(deadline.remaining() + GRACE)
             .unwrap_or_else(|_| {
@@ -381,10 +385,13 @@ impl Bootstrap for TcpBootstrap {
         data: &[u8],
         deadline: Deadline,
     ) -> Result<(), BootstrapError> {
+        let (rank, bytes) = (self.rank, data.len());
+        let _span = tracing::trace_span!("send", rank, peer, bytes).entered();
         self.inside()?.send(peer, tag, data, deadline)
     }
 
     fn recv(&self, peer: usize, tag: Tag, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
+        let _span = tracing::trace_span!("receive", rank = self.rank, peer).entered();
         self.inside()?.recv(peer, tag, deadline)
     }
 
@@ -424,12 +431,20 @@ impl Bootstrap for TcpBootstrap {
         members: Option<&[usize]>,
         deadline: Deadline,
     ) -> Result<Vec<u8>, BootstrapError> {
+        let _span = tracing::trace_span!("receive", rank = self.rank, peer).entered();
         self.inside()?
             .recv_in_collective(peer, tag, members, deadline)
     }
 
     fn turns(&self) -> Option<&Turns> {
         self.inside().ok()?.turns()
+    }
+}
+
+impl Drop for TcpBootstrap {
+    fn drop(&mut self) {
+        let _span = tracing::info_span!("leave", rank = self.rank).entered();
+        drop(self.joined.take());
     }
 }
 

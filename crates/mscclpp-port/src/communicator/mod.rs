@@ -14,6 +14,7 @@ use mscclpp_bootstrap::Bootstrap;
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::context::{Context, ContextConfig};
+use crate::counters::Snapshot;
 use crate::endpoint::{EndpointConfig, EndpointRecord};
 use crate::error::{Error, Result};
 use crate::memory::{MemoryOptions, RegisteredMemory, SignalMemory};
@@ -142,6 +143,12 @@ impl Communicator {
     /// The context in which memories and endpoints are made.
     pub fn context(&self) -> &Context {
         &self.shared.context
+    }
+
+    /// What its connections and HCAs have done so far; the same as [`Context::counters`].
+    #[must_use]
+    pub fn counters(&self) -> Snapshot {
+        self.shared.context.counters()
     }
 
     /// Opens a range of a buffer, in bytes, to this rank's peers.

@@ -82,6 +82,14 @@ impl Line {
 
     /// Sends one record to the rank.
     pub(super) fn send(&self, record: &Record) -> Result<()> {
+        let _span = tracing::debug_span!(
+            "send_record",
+            rank = self.bootstrap.rank(),
+            peer = self.rank,
+            tag = self.tag,
+            kind = record.kind.name()
+        )
+        .entered();
         let deadline = Deadline::after(self.bootstrap.timeout());
         let tag = Tag::layered(LAYER, self.tag);
         (self.bootstrap)
@@ -165,6 +173,14 @@ impl Line {
 
     /// The next record's content. An outer error is one of the bootstrap: no record was taken.
     fn next_body(&self, expected: Kind, deadline: Deadline) -> Result<Result<Vec<u8>>> {
+        let _span = tracing::debug_span!(
+            "receive_record",
+            rank = self.bootstrap.rank(),
+            peer = self.rank,
+            tag = self.tag,
+            kind = expected.name()
+        )
+        .entered();
         let tag = Tag::layered(LAYER, self.tag);
         let bytes = (self.bootstrap)
             .recv(self.rank, tag, deadline)

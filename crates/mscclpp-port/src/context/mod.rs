@@ -9,18 +9,20 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use mscclpp_bootstrap::link::Acceptor;
 use mscclpp_bootstrap::{Bootstrap, Deadline, Deadlines};
 use serde::{Deserialize, Serialize};
+use tracing::field::display;
 
 pub use config::ContextConfig;
 
 use crate::arrival::Arrival;
 use crate::async_errors::{AsyncError, AsyncErrors, Listeners};
-use crate::connection::Connection;
+use crate::connection::{self, Connection, Ends};
+use crate::counters::Snapshot;
 #[cfg(feature = "cuda")]
 use crate::cuda_ipc::Sharing;
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointRecord};
@@ -73,6 +75,8 @@ struct Inner {
     /// For CUDA IPC.
     #[cfg(feature = "cuda")]
     sharing: Sharing,
+    /// Those that exist are among them.
+    connections: Mutex<Vec<Weak<connection::Inner>>>,
     /// Made when the first queue needs it.
     watcher: Mutex<Option<Arc<Watcher>>>,
     /// Endpoints that are not connected yet, by their nonces, each with the control streams that
@@ -114,6 +118,7 @@ impl Context {
                 acceptor: Mutex::default(),
                 #[cfg(feature = "cuda")]
                 sharing: Sharing::default(),
+                connections: Mutex::default(),
                 watcher: Mutex::default(),
                 meetings: Mutex::default(),
             }),
@@ -174,6 +179,8 @@ impl Context {
     /// [`Error::Bootstrap`] if no port can be opened; [`Error::HcaUnavailable`], and [`Error::Hca`]
     /// if the HCA makes no queue.
     pub fn create_endpoint(&self, config: EndpointConfig) -> Result<Endpoint> {
+        let (rank, transport) = (self.rank(), display(config.transport));
+        let _span = tracing::debug_span!("create_endpoint", rank, transport).entered();
         config.check()?;
         #[cfg(feature = "cuda")]
         if config.device.kind() == crate::device::DeviceKind::Gpu {
@@ -243,6 +250,10 @@ impl Context {
             });
         }
         let rank = remote.rank();
+        let transport = display(local.config.transport);
+        let span = tracing::debug_span!("connect", rank = self.rank(), peer = rank, transport);
+        // Threads that bring the connection up take the span along.
+        let _span = span.entered();
         let status = self.new_status(rank, local.config.transport)?;
         let (config, remote_transport) = (local.config, remote.transport);
         let link: Box<dyn Transport> = match (&remote.queue, remote.context == self.id()) {
@@ -262,6 +273,7 @@ impl Context {
                 let settings = Settings {
                     table: Arc::clone(&self.inner.table),
                     status: Arc::clone(&status),
+                    own: self.rank(),
                     rank,
                     peer: remote.context,
                     queue: local.config.max_write_queue_size,
@@ -272,13 +284,41 @@ impl Context {
                 Box::new(EthernetTransport::new(arrival, settings)?)
             }
         };
-        Ok(Connection::new(
-            link,
-            status,
-            rank,
-            config,
-            remote_transport,
-        ))
+        Ok(self.new_connection(link, status, rank, (config, remote_transport)))
+    }
+
+    /// A connection over a transport that has been made for it.
+    pub(crate) fn new_connection(
+        &self,
+        link: Box<dyn Transport>,
+        status: Arc<StickyStatus>,
+        peer: Option<usize>,
+        (config, remote): (EndpointConfig, TransportKind),
+    ) -> Connection {
+        let ends = Ends::new(self.rank(), peer);
+        let made = Connection::new(link, status, ends, config, remote);
+        let mut connections = lock(&self.inner.connections);
+        connections.retain(|connection| connection.strong_count() > 0);
+        connections.push(made.downgrade());
+        made
+    }
+
+    /// What the context's connections and HCAs have done so far: see
+    /// [`Connection::counters`]. A connection whose last clone is dropped meanwhile may end on this
+    /// thread. NICs in software are asked under their lock.
+    #[must_use]
+    pub fn counters(&self) -> Snapshot {
+        // Let go of before a connection may end.
+        let connections = lock(&self.inner.connections).clone();
+        let connections = connections.iter().filter_map(Connection::of);
+        Snapshot {
+            connections: connections.map(|each| each.counters()).collect(),
+            hcas: (self.inner.hcas.opened().iter())
+                .filter_map(|hca| hca.counters())
+                .map(|hca| hca.of_rank(self.rank()))
+                .collect(),
+            ..Snapshot::default()
+        }
     }
 
     /// A stream of what ends connections of this context from now on, for a supervisor: who waits on

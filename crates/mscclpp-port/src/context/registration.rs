@@ -149,6 +149,8 @@ impl Context {
         len: u64,
         plan: Plan<'_>,
     ) -> Result<RegisteredMemory> {
+        let _span =
+            tracing::debug_span!("register_memory", rank = self.rank(), bytes = len).entered();
         let invalid = |detail: &str| Error::InvalidUsage {
             operation: REGISTER,
             detail: detail.into(),

@@ -2,16 +2,18 @@
 //! One end of a connection over CUDA IPC, as its owner, its hand-shake and the watcher share it.
 
 use std::os::fd::BorrowedFd;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::transport::Posts;
 use crate::context::ContextId;
 use crate::control_end::ControlEnd;
+use crate::counters::LinkCells;
 use crate::error::Error;
 use crate::watcher::Watched;
 
 pub(super) struct IpcEnd {
     pub(super) posts: Mutex<Posts>,
+    pub(super) counts: Arc<LinkCells>,
     /// The context at the other end.
     pub(super) peer: ContextId,
     pub(super) control: ControlEnd,
@@ -20,6 +22,7 @@ pub(super) struct IpcEnd {
 impl IpcEnd {
     pub(super) fn new(posts: Posts, peer: ContextId, control: ControlEnd) -> Self {
         Self {
+            counts: Arc::clone(posts.counts()),
             posts: Mutex::new(posts),
             peer,
             control,

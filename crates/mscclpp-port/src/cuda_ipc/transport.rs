@@ -14,6 +14,7 @@ use super::end::IpcEnd;
 use crate::context::ContextId;
 use crate::control::Route;
 use crate::control_end::ControlEnd;
+use crate::counters::{LinkCells, LinkCounts};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::flush::FlushWord;
@@ -63,6 +64,7 @@ pub(super) struct Posts {
     moved: Instant,
     stall: Duration,
     rank: Option<usize>,
+    counts: Arc<LinkCells>,
 }
 
 struct Mark {
@@ -103,7 +105,13 @@ impl Posts {
             moved: Instant::now(),
             stall: deadlines.stall,
             rank,
+            counts: Arc::default(),
         })
+    }
+
+    /// What it counts; to be read without the lock that these posts are under.
+    pub(super) fn counts(&self) -> &Arc<LinkCells> {
+        &self.counts
     }
 
     fn under_way(&self) -> usize {
@@ -129,6 +137,7 @@ impl Posts {
     fn count(&mut self) -> Result<()> {
         self.posted += 1;
         self.unmarked += 1;
+        self.counts.doorbells.set(self.lane.started());
         if self.unmarked >= MARK_EVERY.min(self.limit / 2) {
             self.mark()?;
         }
@@ -161,6 +170,7 @@ impl Posts {
         };
         while let Some(mark) = self.marks.pop_front_if(is_reached) {
             (self.done, self.flushed) = (mark.posted, mark.ticket);
+            self.counts.completions.set(self.done);
             self.lane.release(mark.started);
             self.moved = Instant::now();
         }
@@ -226,9 +236,10 @@ impl IpcTransport {
                 _ => {}
             }
         };
+        let span = tracing::Span::current();
         let handshake = thread::Builder::new()
             .name(name)
-            .spawn(attach)
+            .spawn(move || span.in_scope(attach))
             .map_err(|error| Error::io("start the hand-shake of a connection", error))?;
         Ok(Box::new(Self {
             device,
@@ -387,6 +398,15 @@ impl Transport for IpcTransport {
 
     fn is_connected(&self) -> bool {
         self.end.control.is_ready()
+    }
+
+    fn counts(&self) -> LinkCounts {
+        let counts = &self.end.counts;
+        LinkCounts {
+            doorbells: Some(counts.doorbells.get()),
+            completions: Some(counts.completions.get()),
+            ..LinkCounts::default()
+        }
     }
 
     fn abort(&self) {

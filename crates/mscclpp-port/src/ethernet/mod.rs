@@ -47,6 +47,7 @@ use mscclpp_bootstrap::Deadlines;
 
 use crate::arrival::Arrival;
 use crate::context::ContextId;
+use crate::counters::LinkCounts;
 use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
 use crate::ethernet::frame::Frame;
@@ -69,7 +70,8 @@ const DEFAULT_QUEUE: usize = 1024;
 pub(crate) struct Settings {
     pub(crate) table: Arc<RegistrationTable>,
     pub(crate) status: Arc<StickyStatus>,
-    /// The peer's rank, where it has one.
+    /// This end's rank and the peer's, where they have one.
+    pub(crate) own: Option<usize>,
     pub(crate) rank: Option<usize>,
     /// The context whose memory the peer's side reaches.
     pub(crate) peer: ContextId,
@@ -148,9 +150,12 @@ impl EthernetTransport {
             None => "mscclpp-eth".into(),
         };
         let theirs = Arc::clone(&shared);
+        let (rank, peer) = (settings.own, settings.rank);
+        // It lives as long as the connection, longer than what makes it.
+        let span = tracing::debug_span!(parent: None, "connection_io", rank, peer);
         let thread = thread::Builder::new()
             .name(name)
-            .spawn(move || io::run(&theirs, arrival.wait, landing))
+            .spawn(move || span.in_scope(|| io::run(&theirs, arrival.wait, landing)))
             .map_err(failed("start a connection's I/O thread"))?;
         Ok(Self {
             shared,
@@ -330,6 +335,16 @@ impl Transport for EthernetTransport {
 
     fn is_connected(&self) -> bool {
         self.shared.socket.get().is_some()
+    }
+
+    fn counts(&self) -> LinkCounts {
+        let sender = &self.shared.sender;
+        LinkCounts {
+            doorbells: Some(sender.counts.doorbells.get()),
+            completions: Some(sender.flushed()),
+            retries: Some(sender.counts.retries.get()),
+            queue: None,
+        }
     }
 
     fn abort(&self) {

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
 
+use crate::counters::LinkCells;
 use crate::ethernet::frame::{Frame, MAX_PAYLOAD};
 use crate::ethernet::socket::Socket;
 use crate::ethernet::wire::{MAX_FRAMES, Outgoing, Payload, PumpError, Wire, send};
@@ -92,6 +93,8 @@ pub(crate) struct Sender {
     /// Bytes that the socket took, to see a stall.
     sent: AtomicU64,
     trace: Option<LinkTrace>,
+    /// Written by who has the wire.
+    pub(crate) counts: LinkCells,
 }
 
 impl Sender {
@@ -112,6 +115,7 @@ impl Sender {
             flushed: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             trace: None,
+            counts: LinkCells::default(),
         }
     }
 
@@ -287,9 +291,11 @@ impl Sender {
                 Ok(None) => return Ok(Pumped::Staging),
                 Ok(Some(sent)) => {
                     self.sent.fetch_add(sent as u64, SeqCst);
+                    self.counts.doorbells.grow(1);
                     self.retire(wire, sent);
                 }
                 Err(PumpError::Socket(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.counts.retries.grow(1);
                     return Ok(Pumped::Stuck);
                 }
                 Err(PumpError::Socket(error)) if error.kind() == io::ErrorKind::Interrupted => {}

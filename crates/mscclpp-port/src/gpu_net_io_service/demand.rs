@@ -133,6 +133,9 @@ pub(super) fn connect(
     tag: u32,
     deadline: Deadline,
 ) -> Result<Vec<Connection>> {
+    let rank = service.bootstrap().rank();
+    let queues = wanted.queues;
+    let _span = tracing::info_span!("connect_on_demand", rank, peer, tag, queues).entered();
     let line = Line {
         bootstrap: service.bootstrap(),
         peer,
@@ -248,6 +251,8 @@ pub(super) fn refuse(
     reason: &str,
     deadline: Deadline,
 ) -> Result<()> {
+    let rank = service.bootstrap().rank();
+    let _span = tracing::info_span!("refuse_on_demand", rank, peer, tag).entered();
     let mut line = Line {
         bootstrap: service.bootstrap(),
         peer,

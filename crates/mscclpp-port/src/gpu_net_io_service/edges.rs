@@ -230,8 +230,8 @@ impl Joined {
         for (_, queue) in self.0 {
             let transport = GpuTransport::adopt(queue.end, context.watcher()?)?;
             let (link, peer) = (Box::new(transport), queue.peer);
-            let made = Connection::new(link, queue.status, Some(peer), config, queue.remote);
-            connections.push(made);
+            let over = (config, queue.remote);
+            connections.push(context.new_connection(link, queue.status, Some(peer), over));
         }
         Ok(connections)
     }

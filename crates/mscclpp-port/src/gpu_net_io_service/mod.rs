@@ -22,6 +22,7 @@ use crate::buffer::Buffer;
 use crate::communicator::{Communicator, Pending};
 use crate::connection::Connection;
 use crate::context::ContextConfig;
+use crate::counters::Snapshot;
 use crate::device::Device;
 use crate::endpoint::EndpointConfig;
 use crate::env::env;
@@ -311,6 +312,13 @@ impl GpuNetIoService {
     #[must_use]
     pub fn async_errors(&self) -> AsyncErrors {
         self.communicator.context().async_errors()
+    }
+
+    /// What the service's queues and HCA have done so far; the same as
+    /// [`Context::counters`](crate::Context::counters).
+    #[must_use]
+    pub fn counters(&self) -> Snapshot {
+        self.communicator.counters()
     }
 
     /// The bootstrap underneath.

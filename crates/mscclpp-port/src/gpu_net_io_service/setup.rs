@@ -42,11 +42,14 @@ impl Phases<'_> {
         Deadline::after(left.saturating_duration_since(Instant::now()))
     }
 
-    /// Comes to the gate of a phase. A step that has failed because of another rank does so as if
+    /// Takes the step of a phase, which knows until when it may wait for other ranks, and comes to the
+    /// gate. A step that has failed because of another rank does so as if
     /// nothing were: the other one says so itself, or does not come, and is named, instead of one that
     /// needed it. If that does not happen, this rank says at the next gate what it knows.
-    fn pass<T>(&mut self, phase: &str, step: Result<T>) -> Result<T> {
+    fn pass<T>(&mut self, phase: &str, step: impl FnOnce(Deadline) -> Result<T>) -> Result<T> {
         debug_assert_eq!(PHASES.get(self.passed), Some(&phase));
+        let _span = tracing::info_span!("phase", rank = self.gate.rank(), phase).entered();
+        let step = step(self.step_ends());
         self.passed += 1;
         let passed = match (step, PHASES.get(self.passed)) {
             (Err(error), Some(next)) if is_of_another(&error) => {
@@ -67,33 +70,34 @@ pub(super) fn run(
 ) -> Result<Ready> {
     let bootstrap = &**service.bootstrap();
     let (rank, world) = (bootstrap.rank(), bootstrap.world_size());
+    let _span = tracing::info_span!("setup", rank, world, tag).entered();
     let gate = (Gate::new(bootstrap, tag, deadline))
         .map_err(|error| Error::bootstrap("beginning a setup", rank, error))?;
     let mut phases = Phases { gate, passed: 0 };
     let (context, config) = (service.communicator.context(), service.endpoint);
 
-    let plan = Plan::agree(counts.plan(rank, world), &mut phases.gate).map_err(of_setup)?;
-    phases.pass("capability", context.check_capability(&config))?;
-    phases.pass("port", context.check_port(TRANSPORT, service.gid_index))?;
-    let allocated = Allocated::new(context, config, &plan);
-    let allocated = phases.pass("allocate", allocated)?;
+    let plan = {
+        let _span = tracing::info_span!("phase", rank, phase = "plan").entered();
+        Plan::agree(counts.plan(rank, world), &mut phases.gate).map_err(of_setup)?
+    };
+    phases.pass("capability", |_| context.check_capability(&config))?;
+    phases.pass("port", |_| context.check_port(TRANSPORT, service.gid_index))?;
+    let allocated = phases.pass("allocate", |_| Allocated::new(context, config, &plan))?;
 
     let setup = (tag, phases.gate.number());
-    let sent = allocated.send(service, setup, phases.step_ends());
-    phases.pass("exchange", sent)?;
-    let joined = allocated.receive(service, setup, phases.step_ends());
-    let mut joined = phases.pass("exchange", joined)?;
-    let wired = joined.wire();
-    phases.pass("wire", wired)?;
+    phases.pass("exchange", |ends| allocated.send(service, setup, ends))?;
+    let mut joined = phases.pass("exchange", |ends| allocated.receive(service, setup, ends))?;
+    phases.pass("wire", |_| joined.wire())?;
 
-    phases.pass("INIT", joined.each(|end, _| end.queue().init()))?;
-    let step = joined.each(|end, path| end.queue().ready_to_receive(path));
-    phases.pass("RTR", step)?;
-    let step = joined.each(|end, path| end.queue().ready_to_send(path));
-    phases.pass("RTS", step)?;
-    let step = joined.test(phases.step_ends());
-    phases.pass("self-test", step)?;
-    let connections = phases.pass("publish", joined.publish(context, config))?;
+    phases.pass("INIT", |_| joined.each(|end, _| end.queue().init()))?;
+    phases.pass("RTR", |_| {
+        joined.each(|end, path| end.queue().ready_to_receive(path))
+    })?;
+    phases.pass("RTS", |_| {
+        joined.each(|end, path| end.queue().ready_to_send(path))
+    })?;
+    phases.pass("self-test", |ends| joined.test(ends))?;
+    let connections = phases.pass("publish", |_| joined.publish(context, config))?;
     phases.gate.finish();
     let connections = Mutex::new(connections);
     Ok(Ready { plan, connections })

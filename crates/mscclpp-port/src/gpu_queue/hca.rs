@@ -171,6 +171,16 @@ impl Hcas {
 }
 
 impl Hcas {
+    /// Those that are open.
+    pub(crate) fn opened(&self) -> Vec<Arc<dyn GpuQueueProvider>> {
+        (self
+            .named
+            .iter()
+            .chain(self.found.get().into_iter().flatten()))
+        .filter_map(|slot| lock(&slot.opened).clone())
+        .collect()
+    }
+
     /// Lets go of those that nobody else holds; each is opened again when it is used again.
     pub(crate) fn close_unused(&self) {
         for slot in self

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::config::QueuePlacement;
 use crate::buffer::Buffer;
+use crate::counters::{HcaCounters, QueueCounters};
 use crate::device::Device;
 use crate::error::Result;
 use crate::memory::Access;
@@ -177,6 +178,11 @@ pub(crate) trait GpuQueueProvider: Send + Sync {
     /// Takes the news; what they are is asked of the queues.
     fn take_news(&self);
 
+    /// What it counts, if it does.
+    fn counters(&self) -> Option<HcaCounters> {
+        None
+    }
+
     /// The HCA on whose queues the host posts, if it is one.
     #[cfg(feature = "ib")]
     fn verbs(&self) -> Option<&crate::ib::IbHca> {
@@ -217,6 +223,11 @@ pub(crate) trait HcaQueue: Send + Sync {
 
     /// What kernels need to post. Valid while the queue lives.
     fn device_handle(&self) -> QueueDeviceHandle;
+
+    /// How far kernels have come, as far as they tell.
+    fn counters(&self) -> Option<QueueCounters> {
+        None
+    }
 
     /// Why it does not work any more, if so.
     fn fault(&self) -> Option<QueueFault>;

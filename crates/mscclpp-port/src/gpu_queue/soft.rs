@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mlx5_queue::{COMPLETION_BYTES, DoorbellRecord, RingSize};
+use mlx5_queue::{COMPLETION_BYTES, DoorbellRecord, Opcode, RingSize};
 use mscclpp_softnic as nic;
 
 use super::gpu_memory::GpuMemories;
@@ -17,6 +17,7 @@ use super::provider::{
 };
 use super::soft_queue::SoftQueue;
 use crate::buffer::Buffer;
+use crate::counters::HcaCounters;
 use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
 use crate::memory::Access;
@@ -159,6 +160,23 @@ impl GpuQueueProvider for SoftHca {
             .register(self.range(buffer, offset, len)?, flags, ordering)
             .map_err(self.failed("register memory"))?;
         Ok(Box::new(SoftRegistration(registration)))
+    }
+
+    fn counters(&self) -> Option<HcaCounters> {
+        let counters = self.device.counters();
+        let all = |opcodes: &[Opcode]| opcodes.iter().map(|code| counters.requests_of(*code)).sum();
+        Some(HcaCounters {
+            name: self.name().into(),
+            rank: None,
+            doorbells: counters.doorbells,
+            writes: all(&[Opcode::Write, Opcode::WriteImmediate]),
+            reads: all(&[Opcode::Read]),
+            atomics: all(&[Opcode::FetchAdd, Opcode::CompareSwap]),
+            completions: counters.completions,
+            errors: counters.errors.values().sum(),
+            retries: counters.retransmissions,
+            landed_bytes: counters.bytes_landed,
+        })
     }
 
     fn create_queue(&self, plan: QueuePlan) -> Result<Box<dyn HcaQueue>> {

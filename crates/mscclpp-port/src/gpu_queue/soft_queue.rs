@@ -12,6 +12,7 @@ use super::config::QueuePlacement;
 use super::fault;
 use super::layout::QueueLayout;
 use super::provider::{HcaAddress, HcaQueue, Path, QueueAddress, QueueFault, QueuePlan};
+use crate::counters::QueueCounters;
 use crate::error::{Error, Result};
 
 /// How long an acknowledgement may take before everything is sent again: code 16 of verbs. Peers that
@@ -136,6 +137,18 @@ impl HcaQueue for SoftQueue {
             signal_every: shared.into(),
             max_message: self.device.capabilities().max_message.min(MAX_MESSAGE),
         }
+    }
+
+    fn counters(&self) -> Option<QueueCounters> {
+        // In this order: none is complete before it is posted.
+        let completed = self.state_word(offset_of!(QueueState, completed));
+        let posted = self.state_word(offset_of!(QueueState, reserved));
+        Some(QueueCounters {
+            number: self.pair.number().get(),
+            slots: self.memory.blocks,
+            posted,
+            completed,
+        })
     }
 
     fn fault(&self) -> Option<QueueFault> {

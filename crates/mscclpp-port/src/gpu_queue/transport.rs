@@ -10,6 +10,7 @@ use mscclpp_bootstrap::Deadline;
 use super::end::QueueEnd;
 use super::handshake::Handshake;
 use crate::control::Route;
+use crate::counters::LinkCounts;
 use crate::error::{Error, Result};
 use crate::memory::RegisteredMemory;
 use crate::transport::{Progress, Transport};
@@ -36,9 +37,10 @@ impl GpuTransport {
             Some(rank) => format!("mscclpp-queue-{rank}"),
             None => "mscclpp-queue".into(),
         };
+        let span = tracing::Span::current();
         let thread = thread::Builder::new()
             .name(name)
-            .spawn(move || bring_up(&theirs, &handshake, route, &watched))
+            .spawn(move || span.in_scope(|| bring_up(&theirs, &handshake, route, &watched)))
             .map_err(|error| Error::io("start the hand-shake of a queue", error))?;
         Ok(Self {
             end,
@@ -133,6 +135,13 @@ impl Transport for GpuTransport {
 
     fn abort(&self) {
         self.end.end();
+    }
+
+    fn counts(&self) -> LinkCounts {
+        LinkCounts {
+            queue: self.end.queue().counters(),
+            ..LinkCounts::default()
+        }
     }
 
     fn queue(&self) -> Option<&QueueEnd> {

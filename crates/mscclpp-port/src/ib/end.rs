@@ -9,6 +9,7 @@ use super::news::{Affected, Fault, News, Trouble};
 use super::posts::{Names, Posts};
 use super::receiver::{Bell, Receiver};
 use crate::control_end::ControlEnd;
+use crate::counters::LinkCells;
 use crate::error::{Error, Result};
 use crate::gpu_queue::GpuQueueProvider;
 use crate::idle::Idle;
@@ -23,6 +24,7 @@ const LAST_LOOKS: u32 = 1024;
 pub(super) struct IbEnd {
     pub(super) control: ControlEnd,
     pub(super) posts: Mutex<Posts>,
+    pub(super) counts: Arc<LinkCells>,
     /// Where signals are this host's to execute.
     pub(super) receiver: Option<Mutex<Receiver>>,
     /// Wakes the thread that receives.
@@ -50,6 +52,7 @@ impl IbEnd {
     pub(super) fn new(posts: Posts, parts: Parts) -> Self {
         Self {
             control: parts.control,
+            counts: Arc::clone(posts.counts()),
             posts: Mutex::new(posts),
             bell: parts.receiver.as_ref().map(Receiver::bell),
             receiver: parts.receiver.map(Mutex::new),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::account::Account;
 use super::post::{Operation, Piece, Post};
 use super::queue::Scratch;
+use crate::counters::LinkCells;
 use crate::error::{Error, Result};
 use crate::gpu_queue::HcaRegistration;
 use crate::transport::TransportKind;
@@ -69,6 +70,7 @@ pub(super) struct Posts {
     /// A request was flushed, and when: what failed before it is not known yet.
     flushed: Option<(Instant, Error)>,
     chain: Vec<SendRequest<'static>>,
+    counts: Arc<LinkCells>,
 }
 
 /// What the posts of a connection are made of.
@@ -100,6 +102,7 @@ impl Posts {
             moved: Instant::now(),
             flushed: None,
             chain: Vec::with_capacity(CHAIN),
+            counts: Arc::default(),
         }
     }
 
@@ -115,6 +118,11 @@ impl Posts {
         // Behind the pair, which may use their memory until it is gone.
         self.pair = None;
         self.account.abandon();
+    }
+
+    /// What it counts; to be read without the lock that these posts are under.
+    pub(super) fn counts(&self) -> &Arc<LinkCells> {
+        &self.counts
     }
 
     pub(super) fn pair(&self) -> Option<&QueuePair<ReadyToSend>> {
@@ -190,6 +198,7 @@ impl Posts {
         while self.is_under_way() {
             let count = (self.completions.poll(&mut completions))
                 .map_err(|error| error.into_error(self.names.transport))?;
+            self.counts.completions.grow(count as u64);
             for completion in &completions[..count] {
                 self.complete(completion)?;
             }
@@ -246,6 +255,7 @@ impl Posts {
             let Some(pair) = self.pair.as_ref().filter(|_| !self.chain.is_empty()) else {
                 return Ok(());
             };
+            self.counts.doorbells.grow(1);
             let posted = pair.post(&self.chain);
             self.chain.clear();
             // There is room for all: any refusal is for good.

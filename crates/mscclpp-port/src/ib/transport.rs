@@ -15,6 +15,7 @@ use super::post::{Operation, Post};
 use super::queue::Connector;
 use crate::context::ContextId;
 use crate::control::{Arrived, Message, Route};
+use crate::counters::LinkCounts;
 use crate::ending::wait_until;
 use crate::error::{Error, Result};
 use crate::memory::{HcaSource, HcaTarget, RegisteredMemory};
@@ -64,9 +65,10 @@ impl IbTransport {
             Some(rank) => format!("mscclpp-ib-{rank}"),
             None => "mscclpp-ib".into(),
         };
+        let span = tracing::Span::current();
         let thread = thread::Builder::new()
             .name(name)
-            .spawn(move || run(&theirs, start, &watched))
+            .spawn(move || run(&theirs, start, &watched, span))
             .map_err(|error| Error::io("start the thread of a connection", error))?;
         Ok(Self {
             end,
@@ -82,9 +84,12 @@ impl IbTransport {
 }
 
 /// The connection's own thread: the hand-shake, and then signals that this host executes.
-fn run(end: &Arc<IbEnd>, start: Start, watcher: &Watcher) {
-    let result =
-        bring_up(end, start).and_then(|()| watcher.add(Arc::clone(end) as Arc<dyn Watched>));
+fn run(end: &Arc<IbEnd>, start: Start, watcher: &Watcher, span: tracing::Span) {
+    let result = span
+        .in_scope(|| bring_up(end, start))
+        .and_then(|()| watcher.add(Arc::clone(end) as Arc<dyn Watched>));
+    // The connection is made.
+    drop(span);
     match result {
         Ok(()) => end.keep_receiving(),
         // Why is known.
@@ -249,6 +254,15 @@ impl Transport for IbTransport {
 
     fn is_connected(&self) -> bool {
         self.end.control.is_ready()
+    }
+
+    fn counts(&self) -> LinkCounts {
+        let counts = &self.end.counts;
+        LinkCounts {
+            doorbells: Some(counts.doorbells.get()),
+            completions: Some(counts.completions.get()),
+            ..LinkCounts::default()
+        }
     }
 
     fn abort(&self) {

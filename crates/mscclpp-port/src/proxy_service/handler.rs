@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mscclpp_device::abi::{ProxyTrigger, Transfer, Trigger, TriggerError};
 use mscclpp_device::trace::now;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::shared::{Entry, Lane, Tables};
+use crate::connection::Ends;
+use crate::counters::PostCells;
 use crate::error::{Error, Result};
 use crate::flush::PendingFlushes;
 use crate::proxy::{ProxyHandler, ProxyHandlerResult, ProxyProgress};
@@ -23,12 +25,61 @@ pub(super) struct Handler {
     active: Vec<usize>,
     /// Operations of the held trigger that are posted already.
     steps_done: usize,
+    /// When the held trigger was last looked at, if there is one.
+    held: Option<Instant>,
 }
 
 struct LaneState {
     lane: Arc<Lane>,
     flushes: PendingFlushes,
     active: bool,
+}
+
+/// Counts that the trigger of a lane waits for room.
+fn hold(held: &mut Option<Instant>, lane: &Lane) -> ProxyHandlerResult {
+    let now = Instant::now();
+    match held.replace(now) {
+        Some(before) => lane.posts.backpressure.lengthen(now - before),
+        None => {
+            lane.posts.backpressure.begin();
+            let Ends { rank, peer, .. } = lane.connection.ends();
+            tracing::trace!(rank, peer, "a connection has no room: its trigger waits");
+        }
+    }
+    ProxyHandlerResult::Hold
+}
+
+/// Counts until when it did, if it had to.
+#[inline]
+fn go_on(held: &mut Option<Instant>, lane: &Lane) {
+    if let Some(before) = held.take() {
+        lane.posts.backpressure.lengthen(before.elapsed());
+        let Ends { rank, peer, .. } = lane.connection.ends();
+        tracing::trace!(rank, peer, "a trigger waits no more");
+    }
+}
+
+/// Counts a trigger that was posted.
+#[inline]
+fn count(posts: &PostCells, trigger: &Trigger) {
+    match trigger {
+        Trigger::Put { transfer, .. } => {
+            posts.puts.grow(1);
+            posts.bytes.grow(transfer.size);
+        }
+        Trigger::Signal { .. } => posts.signals.grow(1),
+        Trigger::PutWithSignal { transfer, .. } => {
+            posts.puts_with_signal.grow(1);
+            posts.bytes.grow(transfer.size);
+        }
+        Trigger::Flush { .. } => posts.flushes.grow(1),
+        Trigger::Accumulate { .. } => posts.accumulates.grow(1),
+        Trigger::PutWithSignalAndFlush { transfer, .. } => {
+            posts.puts_with_signal.grow(1);
+            posts.flushes.grow(1);
+            posts.bytes.grow(transfer.size);
+        }
+    }
 }
 
 impl Handler {
@@ -38,6 +89,7 @@ impl Handler {
             lanes: Vec::new(),
             active: Vec::new(),
             steps_done: 0,
+            held: None,
         }
     }
 
@@ -47,6 +99,7 @@ impl Handler {
         match state.lane.connection.link().progress() {
             Ok(progress) => {
                 let finished = state.flushes.finish(progress.flushed);
+                state.lane.posts.flushes_done.grow(finished as u64);
                 (finished > 0, progress.busy || state.flushes.len() > 0)
             }
             Err(error) => {
@@ -76,11 +129,12 @@ impl Handler {
         };
         let connection = &entry.lane.connection;
         if connection.sticky().is_failed() {
+            go_on(&mut self.held, &entry.lane);
             self.steps_done = 0;
             return ProxyHandlerResult::Continue;
         }
         if !connection.link().has_room() {
-            return ProxyHandlerResult::Hold;
+            return hold(&mut self.held, &entry.lane);
         }
         let state = lane_state(&mut self.lanes, &entry.lane);
         if !state.active {
@@ -98,6 +152,11 @@ impl Handler {
                     position,
                     done,
                 )
+                .inspect(|posted| {
+                    if matches!(posted, Posted::All) {
+                        count(&entry.lane.posts, &trigger);
+                    }
+                })
                 .map_err(|cause| cause.of_trigger(trigger, position))
             }
             Err(cause) => Err(Error::BadTrigger { position, cause }),
@@ -105,9 +164,10 @@ impl Handler {
         match result {
             Ok(Posted::All) => {}
             // Others that post on the connection took the room.
-            Ok(Posted::NotAll) => return ProxyHandlerResult::Hold,
+            Ok(Posted::NotAll) => return hold(&mut self.held, &entry.lane),
             Err(error) => entry.lane.connection.fail(error),
         }
+        go_on(&mut self.held, &entry.lane);
         self.steps_done = 0;
         ProxyHandlerResult::Continue
     }

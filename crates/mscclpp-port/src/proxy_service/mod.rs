@@ -6,12 +6,14 @@ mod shared;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use mscclpp_bootstrap::{Deadline, Deadlines};
 use mscclpp_device::abi::Status;
 
 use crate::communicator::Communicator;
 use crate::connection::Connection;
+use crate::counters::{ProxyCounters, SemaphoreCounters};
 use crate::env::env;
 use crate::error::{Error, Result};
 use crate::fifo::DEFAULT_FIFO_SIZE;
@@ -83,6 +85,8 @@ pub struct ProxyService {
 pub(crate) struct Shared {
     pub(crate) proxy: Proxy,
     pub(crate) tables: Arc<Tables>,
+    /// Unlike that of any other service of this process.
+    number: u64,
 }
 
 impl ProxyService {
@@ -102,11 +106,16 @@ impl ProxyService {
     /// # Errors
     /// As there.
     pub fn with_deadlines(fifo_size: usize, deadlines: &Deadlines) -> Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         let tables = Tables::new();
         let handler = Handler::new(Arc::clone(&tables));
         let proxy = Proxy::with_deadlines(fifo_size, handler, deadlines)?;
         Ok(Self {
-            shared: Arc::new(Shared { proxy, tables }),
+            shared: Arc::new(Shared {
+                proxy,
+                tables,
+                number: NEXT.fetch_add(1, Ordering::Relaxed),
+            }),
         })
     }
 
@@ -231,6 +240,7 @@ impl ProxyService {
     /// # Errors
     /// Those of [`Proxy::start`].
     pub fn start_proxy(&self) -> Result<()> {
+        let _span = tracing::info_span!("start_proxy", rank = self.rank()).entered();
         self.shared.proxy.start()
     }
 
@@ -249,6 +259,7 @@ impl ProxyService {
     /// # Errors
     /// Those of [`Proxy::stop`].
     pub fn stop_proxy_by(&self, deadline: Deadline) -> Result<()> {
+        let _span = tracing::info_span!("stop_proxy", rank = self.rank()).entered();
         self.shared.proxy.stop(deadline)
     }
 
@@ -266,6 +277,51 @@ impl ProxyService {
     /// How many triggers named no semaphore of this service. They were dropped.
     pub fn dropped_triggers(&self) -> u64 {
         self.shared.tables.strays().1
+    }
+
+    /// How full the FIFO is, and what has gone through it. What became of its triggers is told by
+    /// [`Connection::counters`] of each connection. Reads what others count, and holds nobody up; where
+    /// a GPU's kernels push, words are copied from its memory.
+    #[must_use]
+    pub fn counters(&self) -> ProxyCounters {
+        let Shared {
+            proxy,
+            tables,
+            number,
+        } = &*self.shared;
+        // In this order: none is taken before it is pushed.
+        let taken = proxy.ring().tail();
+        let pushed = proxy.ring().head();
+        ProxyCounters {
+            service: *number,
+            rank: self.rank(),
+            running: proxy.is_running(),
+            slots: proxy.fifo_size(),
+            pushed,
+            taken,
+            dropped: self.dropped_triggers(),
+            semaphores: (0..tables.semaphores.len())
+                .filter_map(|id| self.signals(id))
+                .collect(),
+        }
+    }
+
+    fn signals(&self, id: u32) -> Option<SemaphoreCounters> {
+        let entry = self.shared.tables.semaphore(id).ok()?;
+        match entry.semaphore.counters() {
+            Ok(counters) => Some(SemaphoreCounters {
+                semaphore: id,
+                ..counters
+            }),
+            Err(error) => {
+                tracing::debug!(%error, semaphore = id, "signals cannot be counted");
+                None
+            }
+        }
+    }
+
+    fn rank(&self) -> Option<usize> {
+        self.shared.tables.rank()
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

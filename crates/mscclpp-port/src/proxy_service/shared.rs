@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use mscclpp_device::abi::{MAX_MEMORIES, MAX_SEMAPHORES};
 
 use crate::connection::Connection;
+use crate::counters::PostCells;
 use crate::error::{Error, Result};
 use crate::flush::FlushWord;
 use crate::gpu_queue::MemoryTable;
@@ -25,6 +26,8 @@ pub(crate) struct Lane {
     pub(super) index: usize,
     pub(crate) connection: Connection,
     pub(crate) flush: Arc<FlushWord>,
+    /// Counted by the proxy's thread alone.
+    pub(crate) posts: Arc<PostCells>,
     /// What memory ids mean to kernels that post on the connection themselves.
     pub(crate) memories: Option<MemoryTable>,
 }
@@ -94,6 +97,7 @@ impl Tables {
             index: lanes.len(),
             connection: connection.clone(),
             flush: FlushWord::new()?,
+            posts: connection.new_poster(),
             memories,
         });
         lanes.push(Arc::clone(&lane));
@@ -110,6 +114,11 @@ impl Tables {
             table.set(id, &memory)?;
         }
         Ok(id)
+    }
+
+    /// The rank of the service's connections, where they have one.
+    pub(super) fn rank(&self) -> Option<usize> {
+        lock(&self.lanes).first()?.connection.ends().rank
     }
 
     pub(crate) fn memory(&self, id: u32) -> Result<&RegisteredMemory> {

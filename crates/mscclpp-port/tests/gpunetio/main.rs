@@ -5,6 +5,7 @@ mod binding;
 mod channels;
 #[path = "../common/kernels.rs"]
 mod compiled;
+mod counters;
 #[path = "../common/end.rs"]
 mod end;
 mod failures;

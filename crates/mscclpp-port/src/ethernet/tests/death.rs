@@ -189,6 +189,7 @@ fn a_connection_that_failed_before_it_was_made_is_dropped_at_once() {
     let settings = Settings {
         table: context.table_arc(),
         status: Arc::clone(&status),
+        own: None,
         rank: Some(3),
         peer: context.id(),
         queue: None,

@@ -78,6 +78,7 @@ impl Fixture {
         let settings = Settings {
             table: context.table_arc(),
             status: Arc::clone(&status),
+            own: None,
             rank: Some(rank),
             peer: theirs.id(),
             queue: None,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! A service over a connection that a test moves on.
 
+mod counters;
 mod failures;
 mod tables;
 
