@@ -130,6 +130,8 @@ impl PostCells {
 #[derive(Debug, Default)]
 pub(crate) struct LinkCells {
     pub(crate) doorbells: Cell,
+    /// Over Ethernet they are the acknowledged flushes.
+    #[cfg(any(feature = "ib", feature = "cuda"))]
     pub(crate) completions: Cell,
     pub(crate) retries: Cell,
 }
