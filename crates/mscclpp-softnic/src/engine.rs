@@ -16,7 +16,7 @@ use crate::config::{DeviceConfig, EngineMode};
 use crate::error::Error;
 use crate::event::EventQueue;
 use crate::fault::{ControlOperation, FaultKind};
-use crate::lending::{Done, ENDS_WITHIN, LendingThread};
+use crate::lending::{self, Done, LendingThread};
 use crate::link::{LinkEnd, LinkStream};
 use crate::nic::Nic;
 use crate::shell::Shell;
@@ -245,7 +245,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.inner.stop.store(true, Ordering::SeqCst);
         self.inner.wake();
-        let lending = self.inner.lock().lending.thread.stop();
+        let lender = self.inner.lock().lending.thread.stop();
         // The last handle may be owned by memory that one of them lets go.
         let current = thread::current().id();
         let other = |thread: &JoinHandle<()>| thread.thread().id() != current;
@@ -253,16 +253,10 @@ impl Drop for Engine {
         if let Some(thread) = self.thread.take().filter(other) {
             join(thread, device);
         }
-        if let Some(thread) = lending.filter(other) {
-            if ends_within(&thread, ENDS_WITHIN) {
-                join(thread, device);
-            } else {
-                tracing::warn!(
-                    device,
-                    waited = ?ENDS_WITHIN,
-                    "an export or import of memory does not return: its thread is left behind"
-                );
-            }
+        if let Some(thread) = lender.filter(other)
+            && lending::ends_in_time(&thread, device)
+        {
+            join(thread, device);
         }
     }
 }
@@ -271,18 +265,6 @@ fn join(thread: JoinHandle<()>, device: &str) {
     if thread.join().is_err() {
         tracing::warn!(device, "a thread of a NIC in software panicked");
     }
-}
-
-/// Whether a thread that was told to end has done so in time.
-fn ends_within(thread: &JoinHandle<()>, time: Duration) -> bool {
-    let until = Instant::now() + time;
-    while !thread.is_finished() {
-        if Instant::now() >= until {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    true
 }
 
 /// Time without news before the engine naps. Until then it yields: whoever is

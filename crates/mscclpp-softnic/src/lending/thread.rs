@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mlx5_queue::MemoryKey;
 
@@ -19,7 +19,7 @@ use crate::nic::loans::Offer;
 
 /// How long a device that ends waits for the thread. It may be in a call of a
 /// driver that does not return: it is left behind then, and owns what it uses.
-pub(crate) const ENDS_WITHIN: Duration = Duration::from_secs(2);
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A registration over one link: this one's or the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,6 +95,23 @@ impl LendingThread {
         self.inner = Weak::new();
         self.thread.take()
     }
+}
+
+/// Whether the thread of a device that has stopped it ends; says so if it does not.
+pub(crate) fn ends_in_time(thread: &JoinHandle<()>, device: &str) -> bool {
+    let until = Instant::now() + ENDS_WITHIN;
+    while !thread.is_finished() {
+        if Instant::now() >= until {
+            tracing::warn!(
+                device,
+                waited = ?ENDS_WITHIN,
+                "an export or import of memory does not return: its thread is left behind"
+            );
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 fn run(inner: &Weak<Inner>, asked: &Receiver<Job>) {

@@ -144,11 +144,11 @@ fn who_does_not_read_notices_loses_its_link() {
     let one = frame(OFFERED, &[&key, &[0; 8], &[1, 0, 0, 0, 0, 0, 0, 0], &[0]]);
     let chunk = one.repeat(1000);
     let broken = (0..most / 1000).find_map(|_| peer.stream.write_all(&chunk).err());
-    let broken = broken.expect("all offers were taken").kind();
-    assert!(
-        matches!(broken, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset),
-        "{broken}"
-    );
+    // Or a moment later: what is congested gets no more at once.
+    if let Some(broken) = broken.map(|error| error.kind()) {
+        let ends = [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset];
+        assert!(ends.contains(&broken), "{broken}");
+    }
     wait_for("the end of the link", || {
         end.device.links().is_empty().then_some(())
     });
