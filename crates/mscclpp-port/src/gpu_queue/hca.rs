@@ -19,6 +19,11 @@ use crate::transport::TransportKind;
 /// of an RDMA device as libibverbs lists it (`ibv_devices`). Naming one that is not there costs
 /// nothing; whoever uses it gets [`Error::HcaUnavailable`], never a NIC in software in its place.
 ///
+/// With the feature `gpunetio`, NVIDIA's GPUNetIO makes the queues of an mlx5 device for
+/// [`IbMode::GpuNetIo`](crate::IbMode::GpuNetIo): the shared object that `GPUNETIO_LIBRARY` names, or an
+/// error. That has not been tried on any device. On RoCE it works on port 1 alone, and the library gives
+/// the C library's `rand` a new seed where it connects a queue there.
+///
 /// ```
 /// use mscclpp_port::{ContextConfig, Hca};
 ///
@@ -79,13 +84,9 @@ impl Hca {
     }
 
     /// An opened NIC in software whose queues NVIDIA's GPUNetIO makes, as for the name `doca:soft0`.
-    /// They lie in the memory of the device whose kernels post ([`QueuePlacement::Device`]).
+    /// They lie in the memory of the device whose kernels post ([`QueuePlacement::Device`]). For tests:
+    /// a process that has used one uses no RDMA device.
     ///
-    /// With the feature `gpunetio`, an mlx5 device that is named plainly (`mlx5_0`) is one on which
-    /// the library makes queues for [`IbMode::GpuNetIo`]; that has not been tried on any device. The
-    /// library gives the C library's `rand` a new seed where a queue on an Ethernet port is connected.
-    ///
-    /// [`IbMode::GpuNetIo`]: crate::IbMode::GpuNetIo
     /// [`QueuePlacement::Device`]: crate::QueuePlacement::Device
     #[cfg(feature = "gpunetio-soft")]
     #[must_use]
