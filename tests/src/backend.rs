@@ -11,12 +11,13 @@ use clap::ValueEnum;
 
 use mscclpp_bootstrap::Bootstrap;
 use mscclpp_port::{
-    Communicator, ContextConfig, Device, EndpointConfig, Hca, IbConfig, IbMode, QueuePlacement,
+    Communicator, ContextConfig, Device, EndpointConfig, IbConfig, IbMode, QueuePlacement,
     TransportKind,
 };
 use mscclpp_softnic as softnic;
 
 use crate::harness::Context;
+use crate::provider::Provider;
 
 /// A way for a kernel's calls to reach the peer.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub struct Backend {
     pub suffix: &'static str,
     /// Who carries out a kernel's calls.
     pub initiator: Initiator,
-    /// Whose queues a GPU-initiated backend uses.
+    /// Whose queues it uses, if kernels post to them: `soft` for those of [`Provider::chosen`].
     pub provider: Option<&'static str>,
     /// Who posts to the queues of an HCA, and how signals are made.
     pub mode: IbMode,
@@ -163,7 +164,7 @@ impl Backend {
             _ => None,
         };
         if let Some(nic) = &nic {
-            config.hca_devices = vec![Hca::from(nic.clone())];
+            config.hca_devices = vec![Provider::chosen().hca(nic.clone())];
         }
         Ok((Communicator::with_config(bootstrap, config)?, nic))
     }
@@ -279,6 +280,8 @@ pub static BACKENDS: &[Backend] = &[
             ..asked
         },
         accumulate: true,
-        obstacle: cuda::obstacle,
+        obstacle: |context| {
+            (Provider::chosen().host_queue_obstacle()).or_else(|| cuda::obstacle(context))
+        },
     },
 ];

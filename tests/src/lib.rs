@@ -15,6 +15,7 @@ pub mod harness;
 pub mod kernels;
 pub mod log;
 pub mod pair;
+pub mod provider;
 pub mod scale;
 pub mod soak;
 pub mod trace_demo;

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mscclpp_bootstrap::Bootstrap;
 use mscclpp_port::{
-    Buffer, Device, GpuNetIoConfig, GpuNetIoService, Hca, PortChannel, RegisteredMemory,
+    Buffer, Device, GpuNetIoConfig, GpuNetIoService, PortChannel, RegisteredMemory,
 };
 use mscclpp_softnic as softnic;
 
 use crate::backend::{Backend, Setup};
 use crate::fixture::{Fixture, no_violations};
 use crate::harness::{Context, TestResult};
+use crate::provider::Provider;
 
 /// One of two ranks that make channels to each other.
 pub trait Pair {
@@ -104,7 +105,7 @@ impl<'a> ServicePair<'a> {
         };
         context.stage("join");
         let bootstrap: Arc<dyn Bootstrap> = context.bootstrap()?;
-        let hca = Hca::from(nic.clone());
+        let hca = Provider::chosen().hca(nic.clone());
         let service = GpuNetIoService::with_config(bootstrap, hca, device, config)?;
         context.stage(format!("set {queues} queues up"));
         service.setup(&[(1 - context.rank(), queues)], 0)?;

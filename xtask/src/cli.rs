@@ -122,6 +122,10 @@ struct TestMpArgs {
     /// Run only tests of backends whose name contains this text, such as proxy-ethernet
     #[arg(long, value_name = "TEXT")]
     backend: Option<String>,
+    /// Whose queues kernels post to, of backends where they do: soft, or doca:soft0 for NVIDIA's
+    /// GPUNetIO on a NIC in software, of which GPUNETIO_LIBRARY names a shared object
+    #[arg(long, value_name = "NAME", value_parser = ["soft", "doca:soft0"])]
+    provider: Option<String>,
     /// Run only tests that more than so many ranks can take part in
     #[arg(long, value_name = "N", default_value = "0", hide_default_value = true)]
     ranks_above: usize,
@@ -342,6 +346,7 @@ impl TestMpArgs {
             ranks: self.n,
             filter: self.filter,
             backend: self.backend,
+            provider: self.provider,
             ranks_above: self.ranks_above,
             exclude_perf_tests: self.exclude_perf_tests,
             launcher: self.launcher,

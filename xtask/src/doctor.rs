@@ -97,7 +97,7 @@ fn mpi(interrupt: &Interrupt) -> Value {
     }
 }
 
-/// The checkout that the feature `gpunetio` would compile.
+/// The checkout whose headers `dist --gpunetio` lays out.
 fn gpunetio(workspace: &Workspace) -> Value {
     const NAME: &str = "gpunetio checkout";
     let variable = |name: &str| std::env::var_os(name);
@@ -143,8 +143,7 @@ fn gpunetio(workspace: &Workspace) -> Value {
         Err(_) => {
             let (version, commit) = (&source.version, &pin.commit);
             let found = format!(
-                "none; no backend compiles it yet (cargo xtask fetch gets version {version}, commit \
-                 {commit})"
+                "none; no backend needs it (cargo xtask fetch gets version {version}, commit {commit})"
             );
             check(NAME, "not needed", found, "")
         }

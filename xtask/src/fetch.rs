@@ -15,8 +15,6 @@ use crate::launch::write_line;
 use crate::supervise::{Ending, Interrupt};
 use crate::workspace::{Workspace, describe, run};
 
-// One source for this program and for the build script, which can use no library of ours.
-#[path = "../../crates/gpunetio-sys/build/checkout.rs"]
 pub mod checkout;
 
 use checkout::{Found, Pin, SOURCE_DIR};

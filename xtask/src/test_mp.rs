@@ -58,6 +58,8 @@ pub struct TestMp {
     pub filter: Option<String>,
     /// Only tests of backends whose name holds this.
     pub backend: Option<String>,
+    /// Whose queues kernels post to: `doca:soft0` needs GPUNetIO.
+    pub provider: Option<String>,
     /// Only tests that more than so many ranks can take part in.
     pub ranks_above: usize,
     /// Leave out the tests that measure.
@@ -86,6 +88,9 @@ impl TestMp {
         }
         if let Some(backend) = &self.backend {
             args.push(format!("--backend={backend}").into());
+        }
+        if let Some(provider) = &self.provider {
+            args.push(format!("--provider={provider}").into());
         }
         if self.ranks_above > 0 {
             args.push(format!("--ranks-above={}", self.ranks_above).into());
@@ -130,7 +135,17 @@ pub fn test_mp(options: &TestMp, interrupt: &Interrupt) -> Result<Tally> {
     };
     let suite = match &options.program {
         Some(program) => program.clone(),
-        None => build_suite(options.sanitize, interrupt)?,
+        None => {
+            let provider = options.provider.as_deref().unwrap_or_default();
+            let gpunetio = provider.starts_with("doca:");
+            if gpunetio && std::env::var_os("GPUNETIO_LIBRARY").is_none_or(|path| path.is_empty()) {
+                bail!(
+                    "--provider {provider} needs GPUNetIO, and GPUNETIO_LIBRARY, which is to name a \
+                     shared object of it, is not set"
+                );
+            }
+            build_suite(options.sanitize, gpunetio, interrupt)?
+        }
     };
     if let Some(often) = options.repeat {
         let logs = Workspace::load()?.target;
@@ -152,15 +167,22 @@ pub fn test_mp(options: &TestMp, interrupt: &Interrupt) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Builds the suite, and returns where it is.
+/// Builds the suite, with GPUNetIO if asked, and returns where it is.
 ///
 /// # Errors
 ///
 /// When it cannot be built.
-pub fn build_suite(sanitizer: Option<Sanitizer>, interrupt: &Interrupt) -> Result<PathBuf> {
+pub fn build_suite(
+    sanitizer: Option<Sanitizer>,
+    gpunetio: bool,
+    interrupt: &Interrupt,
+) -> Result<PathBuf> {
     let workspace = Workspace::load()?;
     let mut cargo = workspace.cargo();
     let mut build = vec!["build", "--package", SUITE, "--bin", "conformance"];
+    if gpunetio {
+        build.extend(["--features", "gpunetio"]);
+    }
     if let Some(sanitizer) = sanitizer {
         sanitizer.apply(&workspace, &mut cargo)?;
     } else {
@@ -290,6 +312,7 @@ mod tests {
             ranks: 2,
             filter: Some("-Perf,Kill".into()),
             backend: Some("proxy".into()),
+            provider: Some("soft".into()),
             ranks_above: 2,
             exclude_perf_tests: true,
             launcher: Launcher::Local,
@@ -307,6 +330,7 @@ mod tests {
                 "full",
                 "--filter=-Perf,Kill",
                 "--backend=proxy",
+                "--provider=soft",
                 "--ranks-above=2",
                 "--exclude-perf-tests"
             ]

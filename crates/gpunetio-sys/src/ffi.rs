@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: MIT
 //! The library's functions, as far as a queue pair made of low-level calls needs them.
 //!
-//! Declared by hand; `layout.cpp` holds each signature, size, offset and number against the
-//! library's headers when it is compiled. What differs between versions is in
-//! [`version`](crate::version).
+//! Declared by hand; a test holds each signature, size, offset and number against the library's
+//! headers (`layout.cpp`). What differs between versions is in [`version`](crate::version).
 //!
-//! All of them are to be called within [`seam::with`](crate::seam::with), and an object only
-//! under the backend that it was made under. They are not safe to call on one object from two
-//! threads at once. Objects stand on those that they were made with, which have to live longer.
+//! They are not safe to call on one object from two threads at once. Objects stand on those that
+//! they were made with, which have to live longer. In a process where the library's calls go to a
+//! table of tests (feature `seam`), all of them are to be called within `seam::with`, and an object
+//! only under the backend that it was made under.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+use crate::Error;
 use crate::device::DevQp;
+use crate::library::Loaded;
 use crate::result::DocaError;
 use crate::verbs::{IbvPd, opaque};
 
@@ -126,97 +128,120 @@ pub const QP_TYPE_RC: u32 = 0;
 /// `DOCA_VERBS_DMABUF_INVALID_FD`: memory that is no dma-buf.
 pub const NO_DMABUF: c_int = -1;
 
+macro_rules! functions {
+    ($( fn $name:ident($($argument:ident: $type:ty),*) -> DocaError; )*) => {
+        /// The library's functions, by their names.
+        ///
+        /// Each is as safe as its own documentation says: pointers are valid, and objects alive and
+        /// not used by another thread.
+        #[derive(Debug)]
+        #[expect(missing_docs, reason = "the library's own; its headers document them")]
+        pub struct Functions {
+            $( pub $name: unsafe extern "C" fn($($argument: $type),*) -> DocaError, )*
+        }
+
+        impl Functions {
+            /// Looks each of them up.
+            pub(crate) fn of(library: &Loaded<'_>) -> Result<Self, Error> {
+                Ok(Self {
+                    // SAFETY: the function of that name has this signature in each version that is
+                    // understood; `layout.cpp` holds it against their headers.
+                    $( $name: unsafe { library.function(stringify!($name)) }?, )*
+                })
+            }
+        }
+    };
+}
+
 // One line a function, in the order of `layout.cpp`.
 #[rustfmt::skip]
-#[expect(missing_docs, reason = "the library's own; its headers document them")]
-unsafe extern "C" {
-    pub fn doca_gpu_verbs_get_library_version(version: *mut u32) -> DocaError;
-    pub fn doca_gpu_verbs_check_device_code_compatibility(version: u32) -> DocaError;
-    pub fn doca_gpu_verbs_check_host_code_compatibility(version: u32) -> DocaError;
+functions! {
+    fn doca_gpu_verbs_check_device_code_compatibility(version: u32) -> DocaError;
+    fn doca_gpu_verbs_check_host_code_compatibility(version: u32) -> DocaError;
 
-    pub fn doca_gpu_create(bus_id: *const c_char, gpu: *mut *mut DocaGpu) -> DocaError;
-    pub fn doca_gpu_destroy(gpu: *mut DocaGpu) -> DocaError;
-    pub fn doca_gpu_get_dmabuf_fd(gpu: *mut DocaGpu, memory: *mut c_void, size: usize, fd: *mut c_int) -> DocaError;
-    pub fn doca_verbs_dev_open(pd: *mut IbvPd, dev: *mut *mut DocaDev) -> DocaError;
-    pub fn doca_verbs_dev_close(dev: *mut DocaDev) -> DocaError;
+    fn doca_gpu_create(bus_id: *const c_char, gpu: *mut *mut DocaGpu) -> DocaError;
+    fn doca_gpu_destroy(gpu: *mut DocaGpu) -> DocaError;
+    fn doca_gpu_get_dmabuf_fd(gpu: *mut DocaGpu, memory: *mut c_void, size: usize, fd: *mut c_int) -> DocaError;
+    fn doca_verbs_dev_open(pd: *mut IbvPd, dev: *mut *mut DocaDev) -> DocaError;
+    fn doca_verbs_dev_close(dev: *mut DocaDev) -> DocaError;
 
-    pub fn doca_verbs_umem_create(dev: *mut DocaDev, gpu: *mut DocaGpu, address: *mut c_void, size: usize, access: u32, dmabuf: c_int, dmabuf_offset: usize, umem: *mut *mut DocaUmem) -> DocaError;
-    pub fn doca_verbs_umem_destroy(umem: *mut DocaUmem) -> DocaError;
-    pub fn doca_verbs_umem_get_id(umem: *const DocaUmem, id: *mut u32) -> DocaError;
-    pub fn doca_verbs_uar_create(dev: *mut DocaDev, kind: i32, uar: *mut *mut DocaUar) -> DocaError;
-    pub fn doca_verbs_uar_destroy(uar: *mut DocaUar) -> DocaError;
-    pub fn doca_verbs_uar_id_get(uar: *const DocaUar, id: *mut u32) -> DocaError;
-    pub fn doca_verbs_uar_reg_addr_get(uar: *const DocaUar, address: *mut *mut c_void) -> DocaError;
+    fn doca_verbs_umem_create(dev: *mut DocaDev, gpu: *mut DocaGpu, address: *mut c_void, size: usize, access: u32, dmabuf: c_int, dmabuf_offset: usize, umem: *mut *mut DocaUmem) -> DocaError;
+    fn doca_verbs_umem_destroy(umem: *mut DocaUmem) -> DocaError;
+    fn doca_verbs_umem_get_id(umem: *const DocaUmem, id: *mut u32) -> DocaError;
+    fn doca_verbs_uar_create(dev: *mut DocaDev, kind: i32, uar: *mut *mut DocaUar) -> DocaError;
+    fn doca_verbs_uar_destroy(uar: *mut DocaUar) -> DocaError;
+    fn doca_verbs_uar_id_get(uar: *const DocaUar, id: *mut u32) -> DocaError;
+    fn doca_verbs_uar_reg_addr_get(uar: *const DocaUar, address: *mut *mut c_void) -> DocaError;
 
-    pub fn doca_verbs_cq_attr_create(attr: *mut *mut DocaCqAttr) -> DocaError;
-    pub fn doca_verbs_cq_attr_destroy(attr: *mut DocaCqAttr) -> DocaError;
-    pub fn doca_verbs_cq_attr_set_cq_size(attr: *mut DocaCqAttr, entries: u32) -> DocaError;
-    pub fn doca_verbs_cq_attr_set_external_umem(attr: *mut DocaCqAttr, umem: *mut DocaUmem, offset: u64) -> DocaError;
-    pub fn doca_verbs_cq_attr_set_external_uar(attr: *mut DocaCqAttr, uar: *mut DocaUar) -> DocaError;
-    pub fn doca_verbs_cq_attr_set_cq_overrun(attr: *mut DocaCqAttr, overrun: i32) -> DocaError;
-    pub fn doca_verbs_cq_attr_set_cq_collapsed(attr: *mut DocaCqAttr, collapsed: u8) -> DocaError;
-    pub fn doca_verbs_cq_create(dev: *mut DocaDev, attr: *mut DocaCqAttr, cq: *mut *mut DocaCq) -> DocaError;
-    pub fn doca_verbs_cq_destroy(cq: *mut DocaCq) -> DocaError;
+    fn doca_verbs_cq_attr_create(attr: *mut *mut DocaCqAttr) -> DocaError;
+    fn doca_verbs_cq_attr_destroy(attr: *mut DocaCqAttr) -> DocaError;
+    fn doca_verbs_cq_attr_set_cq_size(attr: *mut DocaCqAttr, entries: u32) -> DocaError;
+    fn doca_verbs_cq_attr_set_external_umem(attr: *mut DocaCqAttr, umem: *mut DocaUmem, offset: u64) -> DocaError;
+    fn doca_verbs_cq_attr_set_external_uar(attr: *mut DocaCqAttr, uar: *mut DocaUar) -> DocaError;
+    fn doca_verbs_cq_attr_set_cq_overrun(attr: *mut DocaCqAttr, overrun: i32) -> DocaError;
+    fn doca_verbs_cq_attr_set_cq_collapsed(attr: *mut DocaCqAttr, collapsed: u8) -> DocaError;
+    fn doca_verbs_cq_create(dev: *mut DocaDev, attr: *mut DocaCqAttr, cq: *mut *mut DocaCq) -> DocaError;
+    fn doca_verbs_cq_destroy(cq: *mut DocaCq) -> DocaError;
 
-    pub fn doca_verbs_qp_init_attr_create(attr: *mut *mut DocaQpInitAttr) -> DocaError;
-    pub fn doca_verbs_qp_init_attr_destroy(attr: *mut DocaQpInitAttr) -> DocaError;
-    pub fn doca_verbs_qp_init_attr_set_pd(attr: *mut DocaQpInitAttr, dev: *mut DocaDev) -> DocaError;
-    pub fn doca_verbs_qp_init_attr_set_send_cq(attr: *mut DocaQpInitAttr, cq: *mut DocaCq) -> DocaError;
-    pub fn doca_verbs_qp_init_attr_set_sq_sig_all(attr: *mut DocaQpInitAttr, all: c_int) -> DocaError;
-    pub fn doca_verbs_qp_init_attr_set_sq_wr(attr: *mut DocaQpInitAttr, requests: u32) -> DocaError;
-    pub fn doca_verbs_qp_init_attr_set_rq_wr(attr: *mut DocaQpInitAttr, requests: u32) -> DocaError;
-    pub fn doca_verbs_qp_init_attr_set_send_max_sges(attr: *mut DocaQpInitAttr, entries: u32) -> DocaError;
-    pub fn doca_verbs_qp_init_attr_set_receive_max_sges(attr: *mut DocaQpInitAttr, entries: u32) -> DocaError;
-    pub fn doca_verbs_qp_init_attr_set_user_index(attr: *mut DocaQpInitAttr, index: u32) -> DocaError;
-    pub fn doca_verbs_qp_init_attr_set_qp_type(attr: *mut DocaQpInitAttr, kind: u32) -> DocaError;
-    pub fn doca_verbs_qp_init_attr_set_external_umem(attr: *mut DocaQpInitAttr, umem: *mut DocaUmem, offset: u64) -> DocaError;
-    pub fn doca_verbs_qp_init_attr_set_external_umem_dbr(attr: *mut DocaQpInitAttr, umem: *mut DocaUmem, offset: u64) -> DocaError;
-    pub fn doca_verbs_qp_init_attr_set_external_uar(attr: *mut DocaQpInitAttr, uar: *mut DocaUar) -> DocaError;
-    pub fn doca_verbs_qp_init_attr_set_core_direct_master(attr: *mut DocaQpInitAttr, master: u8) -> DocaError;
-    pub fn doca_verbs_qp_init_attr_set_send_dbr_mode(attr: *mut DocaQpInitAttr, mode: i32) -> DocaError;
+    fn doca_verbs_qp_init_attr_create(attr: *mut *mut DocaQpInitAttr) -> DocaError;
+    fn doca_verbs_qp_init_attr_destroy(attr: *mut DocaQpInitAttr) -> DocaError;
+    fn doca_verbs_qp_init_attr_set_pd(attr: *mut DocaQpInitAttr, dev: *mut DocaDev) -> DocaError;
+    fn doca_verbs_qp_init_attr_set_send_cq(attr: *mut DocaQpInitAttr, cq: *mut DocaCq) -> DocaError;
+    fn doca_verbs_qp_init_attr_set_sq_sig_all(attr: *mut DocaQpInitAttr, all: c_int) -> DocaError;
+    fn doca_verbs_qp_init_attr_set_sq_wr(attr: *mut DocaQpInitAttr, requests: u32) -> DocaError;
+    fn doca_verbs_qp_init_attr_set_rq_wr(attr: *mut DocaQpInitAttr, requests: u32) -> DocaError;
+    fn doca_verbs_qp_init_attr_set_send_max_sges(attr: *mut DocaQpInitAttr, entries: u32) -> DocaError;
+    fn doca_verbs_qp_init_attr_set_receive_max_sges(attr: *mut DocaQpInitAttr, entries: u32) -> DocaError;
+    fn doca_verbs_qp_init_attr_set_user_index(attr: *mut DocaQpInitAttr, index: u32) -> DocaError;
+    fn doca_verbs_qp_init_attr_set_qp_type(attr: *mut DocaQpInitAttr, kind: u32) -> DocaError;
+    fn doca_verbs_qp_init_attr_set_external_umem(attr: *mut DocaQpInitAttr, umem: *mut DocaUmem, offset: u64) -> DocaError;
+    fn doca_verbs_qp_init_attr_set_external_umem_dbr(attr: *mut DocaQpInitAttr, umem: *mut DocaUmem, offset: u64) -> DocaError;
+    fn doca_verbs_qp_init_attr_set_external_uar(attr: *mut DocaQpInitAttr, uar: *mut DocaUar) -> DocaError;
+    fn doca_verbs_qp_init_attr_set_core_direct_master(attr: *mut DocaQpInitAttr, master: u8) -> DocaError;
+    fn doca_verbs_qp_init_attr_set_send_dbr_mode(attr: *mut DocaQpInitAttr, mode: i32) -> DocaError;
 
-    pub fn doca_verbs_qp_create(dev: *mut DocaDev, attr: *mut DocaQpInitAttr, qp: *mut *mut DocaQp) -> DocaError;
-    pub fn doca_verbs_qp_destroy(qp: *mut DocaQp) -> DocaError;
-    pub fn doca_verbs_qp_modify(qp: *mut DocaQp, attr: *mut DocaQpAttr, attributes: c_int) -> DocaError;
-    pub fn doca_verbs_qp_query(qp: *mut DocaQp, attr: *mut DocaQpAttr, init: *mut DocaQpInitAttr, attributes: *mut c_int) -> DocaError;
-    pub fn doca_verbs_qp_get_qpn(qp: *const DocaQp, number: *mut u32) -> DocaError;
+    fn doca_verbs_qp_create(dev: *mut DocaDev, attr: *mut DocaQpInitAttr, qp: *mut *mut DocaQp) -> DocaError;
+    fn doca_verbs_qp_destroy(qp: *mut DocaQp) -> DocaError;
+    fn doca_verbs_qp_modify(qp: *mut DocaQp, attr: *mut DocaQpAttr, attributes: c_int) -> DocaError;
+    fn doca_verbs_qp_query(qp: *mut DocaQp, attr: *mut DocaQpAttr, init: *mut DocaQpInitAttr, attributes: *mut c_int) -> DocaError;
+    fn doca_verbs_qp_get_qpn(qp: *const DocaQp, number: *mut u32) -> DocaError;
 
-    pub fn doca_verbs_qp_attr_create(attr: *mut *mut DocaQpAttr) -> DocaError;
-    pub fn doca_verbs_qp_attr_destroy(attr: *mut DocaQpAttr) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_next_state(attr: *mut DocaQpAttr, state: i32) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_current_state(attr: *mut DocaQpAttr, state: i32) -> DocaError;
-    pub fn doca_verbs_qp_attr_get_current_state(attr: *mut DocaQpAttr, state: *mut i32) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_path_mtu(attr: *mut DocaQpAttr, mtu: i32) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_rq_psn(attr: *mut DocaQpAttr, psn: u32) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_sq_psn(attr: *mut DocaQpAttr, psn: u32) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_dest_qp_num(attr: *mut DocaQpAttr, number: u32) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_allow_remote_write(attr: *mut DocaQpAttr, allow: c_int) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_allow_remote_read(attr: *mut DocaQpAttr, allow: c_int) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_atomic_mode(attr: *mut DocaQpAttr, mode: i32) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_ah_attr(attr: *mut DocaQpAttr, address: *mut DocaAhAttr) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_pkey_index(attr: *mut DocaQpAttr, index: u16) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_port_num(attr: *mut DocaQpAttr, port: u16) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_ack_timeout(attr: *mut DocaQpAttr, timeout: u16) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_retry_cnt(attr: *mut DocaQpAttr, count: u16) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_rnr_retry(attr: *mut DocaQpAttr, count: u16) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_min_rnr_timer(attr: *mut DocaQpAttr, timer: u16) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_max_rd_atomic(attr: *mut DocaQpAttr, outstanding: u8) -> DocaError;
-    pub fn doca_verbs_qp_attr_set_max_dest_rd_atomic(attr: *mut DocaQpAttr, outstanding: u8) -> DocaError;
+    fn doca_verbs_qp_attr_create(attr: *mut *mut DocaQpAttr) -> DocaError;
+    fn doca_verbs_qp_attr_destroy(attr: *mut DocaQpAttr) -> DocaError;
+    fn doca_verbs_qp_attr_set_next_state(attr: *mut DocaQpAttr, state: i32) -> DocaError;
+    fn doca_verbs_qp_attr_set_current_state(attr: *mut DocaQpAttr, state: i32) -> DocaError;
+    fn doca_verbs_qp_attr_get_current_state(attr: *mut DocaQpAttr, state: *mut i32) -> DocaError;
+    fn doca_verbs_qp_attr_set_path_mtu(attr: *mut DocaQpAttr, mtu: i32) -> DocaError;
+    fn doca_verbs_qp_attr_set_rq_psn(attr: *mut DocaQpAttr, psn: u32) -> DocaError;
+    fn doca_verbs_qp_attr_set_sq_psn(attr: *mut DocaQpAttr, psn: u32) -> DocaError;
+    fn doca_verbs_qp_attr_set_dest_qp_num(attr: *mut DocaQpAttr, number: u32) -> DocaError;
+    fn doca_verbs_qp_attr_set_allow_remote_write(attr: *mut DocaQpAttr, allow: c_int) -> DocaError;
+    fn doca_verbs_qp_attr_set_allow_remote_read(attr: *mut DocaQpAttr, allow: c_int) -> DocaError;
+    fn doca_verbs_qp_attr_set_atomic_mode(attr: *mut DocaQpAttr, mode: i32) -> DocaError;
+    fn doca_verbs_qp_attr_set_ah_attr(attr: *mut DocaQpAttr, address: *mut DocaAhAttr) -> DocaError;
+    fn doca_verbs_qp_attr_set_pkey_index(attr: *mut DocaQpAttr, index: u16) -> DocaError;
+    fn doca_verbs_qp_attr_set_port_num(attr: *mut DocaQpAttr, port: u16) -> DocaError;
+    fn doca_verbs_qp_attr_set_ack_timeout(attr: *mut DocaQpAttr, timeout: u16) -> DocaError;
+    fn doca_verbs_qp_attr_set_retry_cnt(attr: *mut DocaQpAttr, count: u16) -> DocaError;
+    fn doca_verbs_qp_attr_set_rnr_retry(attr: *mut DocaQpAttr, count: u16) -> DocaError;
+    fn doca_verbs_qp_attr_set_min_rnr_timer(attr: *mut DocaQpAttr, timer: u16) -> DocaError;
+    fn doca_verbs_qp_attr_set_max_rd_atomic(attr: *mut DocaQpAttr, outstanding: u8) -> DocaError;
+    fn doca_verbs_qp_attr_set_max_dest_rd_atomic(attr: *mut DocaQpAttr, outstanding: u8) -> DocaError;
 
-    pub fn doca_verbs_ah_attr_create(dev: *mut DocaDev, address: *mut *mut DocaAhAttr) -> DocaError;
-    pub fn doca_verbs_ah_attr_destroy(address: *mut DocaAhAttr) -> DocaError;
-    pub fn doca_verbs_ah_attr_set_gid(address: *mut DocaAhAttr, gid: DocaGid) -> DocaError;
-    pub fn doca_verbs_ah_attr_set_addr_type(address: *mut DocaAhAttr, kind: i32) -> DocaError;
-    pub fn doca_verbs_ah_attr_set_dlid(address: *mut DocaAhAttr, lid: u32) -> DocaError;
-    pub fn doca_verbs_ah_attr_set_sl(address: *mut DocaAhAttr, level: u8) -> DocaError;
-    pub fn doca_verbs_ah_attr_set_sgid_index(address: *mut DocaAhAttr, index: u8) -> DocaError;
-    pub fn doca_verbs_ah_attr_set_static_rate(address: *mut DocaAhAttr, rate: u8) -> DocaError;
-    pub fn doca_verbs_ah_attr_set_hop_limit(address: *mut DocaAhAttr, limit: u8) -> DocaError;
-    pub fn doca_verbs_ah_attr_set_traffic_class(address: *mut DocaAhAttr, class: u8) -> DocaError;
+    fn doca_verbs_ah_attr_create(dev: *mut DocaDev, address: *mut *mut DocaAhAttr) -> DocaError;
+    fn doca_verbs_ah_attr_destroy(address: *mut DocaAhAttr) -> DocaError;
+    fn doca_verbs_ah_attr_set_gid(address: *mut DocaAhAttr, gid: DocaGid) -> DocaError;
+    fn doca_verbs_ah_attr_set_addr_type(address: *mut DocaAhAttr, kind: i32) -> DocaError;
+    fn doca_verbs_ah_attr_set_dlid(address: *mut DocaAhAttr, lid: u32) -> DocaError;
+    fn doca_verbs_ah_attr_set_sl(address: *mut DocaAhAttr, level: u8) -> DocaError;
+    fn doca_verbs_ah_attr_set_sgid_index(address: *mut DocaAhAttr, index: u8) -> DocaError;
+    fn doca_verbs_ah_attr_set_static_rate(address: *mut DocaAhAttr, rate: u8) -> DocaError;
+    fn doca_verbs_ah_attr_set_hop_limit(address: *mut DocaAhAttr, limit: u8) -> DocaError;
+    fn doca_verbs_ah_attr_set_traffic_class(address: *mut DocaAhAttr, class: u8) -> DocaError;
 
-    pub fn doca_gpu_verbs_unexport_qp(gpu: *mut DocaGpu, qp: *mut DocaExportedQp) -> DocaError;
-    pub fn doca_gpu_verbs_get_qp_dev(qp: *mut DocaExportedQp, device: *mut *mut DevQp) -> DocaError;
-    pub fn doca_gpu_verbs_query_last_error(qp: *mut DocaExportedQp, error: *mut DocaErrorInfo) -> DocaError;
-    pub fn doca_gpu_verbs_export_multi_qps_dev(gpu: *mut DocaGpu, qps: *mut *mut DocaExportedQp, count: c_uint, devices: *mut *mut DevQp) -> DocaError;
-    pub fn doca_gpu_verbs_unexport_multi_qps_dev(gpu: *mut DocaGpu, qps: *mut *mut DocaExportedQp, count: c_uint, devices: *mut DevQp) -> DocaError;
+    fn doca_gpu_verbs_unexport_qp(gpu: *mut DocaGpu, qp: *mut DocaExportedQp) -> DocaError;
+    fn doca_gpu_verbs_get_qp_dev(qp: *mut DocaExportedQp, device: *mut *mut DevQp) -> DocaError;
+    fn doca_gpu_verbs_query_last_error(qp: *mut DocaExportedQp, error: *mut DocaErrorInfo) -> DocaError;
+    fn doca_gpu_verbs_export_multi_qps_dev(gpu: *mut DocaGpu, qps: *mut *mut DocaExportedQp, count: c_uint, devices: *mut *mut DevQp) -> DocaError;
+    fn doca_gpu_verbs_unexport_multi_qps_dev(gpu: *mut DocaGpu, qps: *mut *mut DocaExportedQp, count: c_uint, devices: *mut DevQp) -> DocaError;
 }

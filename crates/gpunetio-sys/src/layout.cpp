@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Holds the declarations of this crate against the library's own: each size, offset, number and
-// signature that Rust uses. Compiled with the checkout; makes no code. Needs nothing but the
+// signature that Rust uses. Compiled by tests alone, and makes no code. Needs nothing but the
 // library's public headers and C++17.
 #include <cstddef>
 #include <type_traits>
@@ -14,7 +14,7 @@
 #endif
 // Without these the library never uses dma-buf, and never says so.
 #if !defined(DOCA_GPUNETIO_HAVE_CUDA_DMABUF) || !defined(DOCA_GPUNETIO_HAVE_MLX5DV_UMEM_DMABUF)
-#error "this checkout of GPUNetIO was configured without dma-buf"
+#error "this GPUNetIO was configured without dma-buf"
 #endif
 
 // Rust's enumerations are i32, and its pointers and sizes 8 bytes.
@@ -236,12 +236,10 @@ SIGNATURE(doca_gpu_verbs_unexport_multi_qps_dev, doca_gpu_t *, doca_gpu_verbs_qp
 
 // version.rs
 #if DOCA_GPUNETIO_VERSION_MAJOR == 3
-SIGNATURE(doca_verbs_cq_get_cqn, const doca_verbs_cq_t *, uint32_t *);
 SIGNATURE(doca_gpu_verbs_export_qp, doca_gpu_t *, doca_verbs_qp_t *, doca_gpu_dev_verbs_nic_handler,
           void *, doca_verbs_cq_t *, doca_gpu_verbs_send_dbr_mode_ext, doca_gpu_verbs_qp **);
 #else
 static_assert(sizeof(doca_gpu_dev_verbs_cq_type) == 1);
-SIGNATURE(doca_verbs_cq_get_cq_num, const doca_verbs_cq_t *, uint32_t *);
 SIGNATURE(doca_gpu_verbs_export_qp, doca_gpu_t *, doca_verbs_qp_t *, doca_gpu_dev_verbs_nic_handler,
           void *, doca_verbs_cq_t *, doca_gpu_verbs_send_dbr_mode_ext, doca_gpu_dev_verbs_cq_type,
           bool, doca_gpu_verbs_qp **);

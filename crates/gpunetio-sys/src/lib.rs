@@ -1,37 +1,42 @@
 // SPDX-License-Identifier: MIT
 //! Raw bindings to the open host library of NVIDIA's DOCA GPUNetIO: queue pairs of an mlx5
-//! device in a GPU's memory.
+//! device in a GPU's memory. The library is loaded at run time, from a shared object that the user
+//! has.
 //!
 //! # The feature
 //!
 //! Everything is behind the feature `gpunetio`, which is off by default: without it this crate
-//! is empty, and nothing of the library is looked for, compiled, linked or named. With it, it
-//! needs the features `cuda` and `ib`, by which a crate on top says that it has CUDA and
-//! InfiniBand; they do nothing else here. There is no ROCm.
+//! is empty, and nothing of the library is looked for or named. With it nothing is needed to build,
+//! and nothing of the library is compiled or linked. It needs the features `cuda` and `ib`, by
+//! which a crate on top says that it has CUDA and InfiniBand; they do nothing else here. There is no
+//! ROCm.
 //!
-//! **The library's own files are not compiled yet**: with the feature, the build checks the
-//! checkout, compiles the declarations' assertions and the function table against it, and then
-//! stops. For that it needs
+//! # The library
 //!
-//! - a checkout of the library: `cargo xtask fetch` gets the commit that `third_party.lock`
-//!   pins, by its hash. `GPUNETIO_SOURCE_DIR` names another checkout; if it is another commit or
-//!   changed, the build stops, unless `GPUNETIO_ALLOW_UNPINNED=1`, which makes of it a warning
-//!   that `library_version` repeats. Versions 3.0 and 4.0 are understood. The sources are
-//!   compiled unmodified and never copied.
-//! - a C++17 compiler, the headers of CUDA's run-time library (`CUDA_HOME`, `CUDA_PATH` or
-//!   `/usr/local/cuda`) and of rdma-core (`infiniband/verbs.h`). No library of either is linked.
+//! `Library::over_system` loads it when it is first called:
+//!
+//! - `GPUNETIO_LIBRARY` names the shared object, as NVIDIA's own build or any other has made it. If
+//!   it is not set that is an error, and nothing else is looked for. It finds libibverbs, libmlx5
+//!   and CUDA by its own linking.
+//! - 4.0.1 is the version of the commit that `third_party.lock` pins. 3.0.0 and another 4.0 are
+//!   understood, and refused unless `GPUNETIO_ALLOW_UNPINNED=1`, which makes of it a warning that
+//!   `LibraryVersion` has. Any other version is refused. The version is what the library says of
+//!   itself: nothing here knows which files it was made of.
+//! - `DOCA_SDK_LIB_PATH` is refused: with it the library hands all objects to NVIDIA's closed one.
 //!
 //! # Parts
 //!
-//! - `seam`: the function table through which all calls of the library to verbs, mlx5 and
-//!   CUDA go. Who calls the library has to say what they reach.
 //! - `ffi`: the library's functions; `device`: what it exports for the GPU; `verbs` and
-//!   `result`: what both sides of the table speak.
+//!   `result`: what it takes and returns.
 //! - `version`: what is not the same in all versions.
-//! - `library_version`: which library this is.
+//! - `seam` (feature `seam`, for tests): a table of functions under the library, in the place of
+//!   libibverbs, libmlx5 and CUDA. Programs without that feature have nothing of it, and no program
+//!   exports any of its functions.
 //!
-//! All of the library's symbols are hidden: a shared object that contains it exports none.
-//! What it does badly, and who has to stay clear of it how, is in `docs/provenance.md`.
+//! What the library does badly, and who has to stay clear of it how, is in `docs/provenance.md`.
+
+#[cfg(all(feature = "gpunetio", not(all(feature = "cuda", feature = "ib"))))]
+compile_error!("the feature `gpunetio` needs `cuda` and `ib` too; it supports no ROCm");
 
 #[cfg(feature = "gpunetio")]
 pub mod device;
@@ -43,7 +48,7 @@ pub mod ffi;
 mod library;
 #[cfg(feature = "gpunetio")]
 pub mod result;
-#[cfg(feature = "gpunetio")]
+#[cfg(feature = "seam")]
 pub mod seam;
 #[cfg(feature = "gpunetio")]
 pub mod verbs;
@@ -53,4 +58,4 @@ pub mod version;
 #[cfg(feature = "gpunetio")]
 pub use error::Error;
 #[cfg(feature = "gpunetio")]
-pub use library::{LibraryVersion, library_version};
+pub use library::{Library, LibraryVersion, Under};

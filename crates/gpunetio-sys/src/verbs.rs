@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
-//! Structures of rdma-core, as the library declares them for itself when its calls go through
-//! the function table.
+//! Structures of rdma-core that the library's functions, and those that it calls, take.
 //!
-//! Those that are opaque there are opaque here. The others are asserted in `seam.cpp` too.
+//! What neither looks into is opaque. The others are asserted in `seam/seam.c` too.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::offset_of;
@@ -228,9 +227,9 @@ pub struct Mlx5dvObj {
 
 impl Mlx5dvObj {
     /// `MLX5DV_OBJ_AH`.
-    pub const AH: c_int = 1 << 5;
+    pub const AH: u64 = 1 << 5;
     /// `MLX5DV_OBJ_PD`.
-    pub const PD: c_int = 1 << 6;
+    pub const PD: u64 = 1 << 6;
 }
 
 const _: () = {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::backend::{Backend, Setup};
 use crate::fixture::Fixture;
 use crate::harness::Context;
+use crate::provider::Provider;
 
 use super::point::{Point, bytes};
 use super::reference::Reference;
@@ -128,7 +129,7 @@ impl<'a> Session<'a> {
         Point {
             suite,
             backend: Some(name),
-            provider: *provider,
+            provider: provider.map(|_| Provider::chosen().name()),
             executor: Some(executor.name()),
             queues: Some(1),
             threads: Some(1),

@@ -20,6 +20,11 @@ const MEET: Duration = Duration::from_secs(60);
 fn main() -> ExitCode {
     log::init(LevelFilter::ERROR);
     let options = Options::parse();
+    if let Err(why) = options.provider.choose() {
+        eprintln!("{why}");
+        println!("0 passed, 1 failed, 0 skipped");
+        return ExitCode::FAILURE;
+    }
     if let Some(part) = &options.child {
         return cases::play(part);
     }

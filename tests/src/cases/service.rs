@@ -9,7 +9,7 @@ use mscclpp_bootstrap::gate::Reason;
 use mscclpp_bootstrap::plan::PlanFault;
 use mscclpp_bootstrap::{Bootstrap, Recording};
 use mscclpp_port::{
-    Buffer, Connection, Device, Error, GpuNetIoConfig, GpuNetIoService, Hca, QueueCounts,
+    Buffer, Connection, Device, Error, GpuNetIoConfig, GpuNetIoService, QueueCounts,
 };
 use mscclpp_softnic as softnic;
 
@@ -17,6 +17,7 @@ use crate::backend::{Backend, Setup};
 use crate::fixture::no_violations;
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::PingPong;
+use crate::provider::Provider;
 
 pub(super) fn register(registry: &mut Registry, backend: &'static Backend) {
     if !backend.posts_to_queue() {
@@ -51,7 +52,7 @@ impl Rank {
     fn new(bootstrap: Arc<dyn Bootstrap>, backend: &Backend) -> anyhow::Result<Self> {
         let setup = Setup::strict();
         let nic = softnic::Device::open("soft0", setup.nic)?;
-        let hca = Hca::from(nic.clone());
+        let hca = Provider::chosen().hca(nic.clone());
         let device = (backend.device)(bootstrap.rank());
         let config = GpuNetIoConfig {
             queue: (backend.queue)(setup.queue),

@@ -15,6 +15,8 @@ use mscclpp_bootstrap::Deadline;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::provider::Provider;
+
 /// Variables of launchers. A child must see those of its own job only.
 const LAUNCHER_PREFIXES: [&str; 6] = ["OMPI_", "PMI", "SLURM_", "MPI_", "HYDRA_", "MSCCLPP_"];
 const LAUNCHER_NAMES: [&str; 5] = [
@@ -182,6 +184,9 @@ impl Job {
     fn spawn(&self, rank: usize) -> anyhow::Result<Member> {
         let ranks = self.members.len();
         let errors = self.directory.path().join(format!("stderr.{rank}"));
+        // Of the benchmark's options it is none.
+        let provider = Some(Provider::chosen()).filter(|chosen| *chosen != Provider::default());
+        let provider = provider.map(|chosen| format!("--provider={}", chosen.name()));
         let program = std::env::current_exe()?;
         let mut command = match self.place.prefix.get(rank).map(Vec::as_slice) {
             Some([first, rest @ ..]) => {
@@ -211,6 +216,7 @@ impl Job {
         }
         command
             .args(["--child", &self.part])
+            .args(provider)
             .env("MSCCLPP_RANK", rank.to_string())
             .env("MSCCLPP_WORLD_SIZE", ranks.to_string())
             .env("MSCCLPP_LOCAL_RANK", local.to_string())

@@ -4,6 +4,7 @@
 use clap::{Parser, ValueEnum};
 
 use crate::backend::Executor;
+use crate::provider::Provider;
 
 /// How much a run does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -65,6 +66,10 @@ pub struct Options {
     /// What runs kernels
     #[arg(long, value_enum, default_value = "host")]
     pub executor: Executor,
+
+    /// Whose queues kernels post to, of backends where they do
+    #[arg(long, value_enum, default_value = "soft")]
+    pub provider: Provider,
 
     /// Run so many ranks as threads of this process, without a launcher
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]

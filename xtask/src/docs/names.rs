@@ -9,7 +9,7 @@ const PAGE: &str = "docs/tuning.md";
 
 /// Variables that are not for users: what programs of the project tell each other, what builds tell
 /// crates, macros, and what is kept for those who come from MSCCL++'s tests.
-const INTERNAL: [&str; 12] = [
+const INTERNAL: [&str; 8] = [
     "MSCCLPP_DEVICE_INCLUDE",
     "MSCCLPP_EP_GPUNETIO_QPS_PER_PEER",
     "MSCCLPP_DEVICE_TRACE",
@@ -18,10 +18,6 @@ const INTERNAL: [&str; 12] = [
     "RXE_NETWORK",
     "RXE_TEST",
     "RXE_VM_GUEST",
-    "GPUNETIO_COMPILED_VERSION",
-    "GPUNETIO_LICENSE",
-    "GPUNETIO_PINNED_COMMIT",
-    "GPUNETIO_UNPINNED",
 ];
 
 /// Names of a page that no code has, and names that the page says are not here and are.

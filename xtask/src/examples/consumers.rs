@@ -107,7 +107,7 @@ const fn device(
     }
 }
 
-const CONSUMERS: [Consumer; 9] = [
+const CONSUMERS: [Consumer; 10] = [
     Consumer {
         build: Some(NO_HEADERS),
         ..port("mscclpp-port", &[])
@@ -115,6 +115,7 @@ const CONSUMERS: [Consumer; 9] = [
     port("mscclpp-port, ib", &["ib"]),
     port("mscclpp-port, cuda", &["cuda"]),
     port("mscclpp-port, cuda and ib", &["cuda", "ib"]),
+    port("mscclpp-port, gpunetio", &["gpunetio", "cuda", "ib"]),
     port("mscclpp-port, as it comes", &["default"]),
     Consumer {
         build: Some(HEADERS),

@@ -76,7 +76,7 @@ pub fn test_rxe(options: &TestRxe, interrupt: &Interrupt) -> Result<Tally> {
         }
         Err(error) => return Err(error),
     };
-    let suite = build_suite(None, interrupt)?;
+    let suite = build_suite(None, false, interrupt)?;
     let programs = build_programs(&workspace, interrupt)?;
     let mut runner = Runner {
         this,

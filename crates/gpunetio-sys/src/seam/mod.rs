@@ -1,34 +1,38 @@
 // SPDX-License-Identifier: MIT
-//! The function table between the library and what it stands on.
+//! For tests: a function table between the library and what it stands on.
 //!
-//! The library is compiled so that each of its calls to verbs, mlx5 and CUDA leads here: to
-//! hidden functions of this crate's object file, which go through one table, to the
-//! [`Backend`] that is in force on the calling thread. [`with`] puts one in force while the
-//! library is called:
+//! A library that was linked with libibverbs, libmlx5 and CUDA as shared libraries leaves the names
+//! of their functions open. With the feature `seam` a program has a small shared object inside that
+//! has them (`seam.c`). [`Library::over_table`](crate::Library::over_table) loads it, for the whole
+//! process to see, before it loads the library, whose calls so lead there: through one table, to the
+//! [`Backend`] that is in force on the calling thread. [`with`] puts one in force while the library
+//! is called:
 //!
 //! ```no_run
 //! # use std::sync::Arc;
-//! # use gpunetio_sys::{Error, ffi, seam::{self, Backend}};
+//! # use gpunetio_sys::{Error, Library, seam::{self, Backend}};
 //! # fn open(backend: &Arc<dyn Backend>) -> Result<(), Error> {
+//! let library = Library::over_table()?;
 //! let mut gpu = std::ptr::null_mut();
 //! let opened = seam::with(backend, || {
 //!     // SAFETY: a string, and a place for the result.
-//!     unsafe { ffi::doca_gpu_create(c"0000:01:00.0".as_ptr(), &raw mut gpu) }
-//! })?;
+//!     unsafe { (library.functions.doca_gpu_create)(c"0000:01:00.0".as_ptr(), &raw mut gpu) }
+//! });
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! So one program can have several devices open at once, each of another kind: the real
-//! libraries, a NIC in software, or either under [`Intercepted`], which can fail any call.
-//! Nothing is linked: who implements [`Backend`] may load libraries at run time.
+//! So one process can have several devices open at once, each over a NIC in software, or over
+//! [`Intercepted`], which can fail any call. What loads libibverbs or CUDA itself and asks for
+//! functions by handle (as this project's crates do) is not touched; the real libmlx5, loaded after
+//! the table, would be, so a process with the table is none for RDMA devices.
 //!
-//! A call of the library outside of [`with`] fails, as if nothing were installed. So does one
-//! on a thread that the library has made itself; it makes one for its CPU service only, which
-//! is not to be used.
+//! A call of the library outside of [`with`] fails. So does one on a thread that the library has
+//! made itself; it makes one for its CPU service only, which is not to be used.
 
 mod calls;
 mod intercept;
+mod objects;
 #[cfg(test)]
 mod tests;
 
@@ -36,17 +40,13 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 pub use calls::{Backend, Call};
 pub use intercept::{Decide, Intercepted};
+pub(crate) use objects::{NotLinked, load, reached};
 
-use crate::Error;
 use crate::result::{CuResult, CudaError, DocaError};
-
-/// Set by those who have NVIDIA's closed library: with it each object of the open one is
-/// silently made by the closed one, which knows nothing of this table.
-const SDK: &str = "DOCA_SDK_LIB_PATH";
 
 thread_local! {
     /// Those in force on this thread, the innermost last.
@@ -59,15 +59,7 @@ thread_local! {
 ///
 /// If a method of `backend` panics, the library's call fails, and the panic goes on when `call`
 /// has returned.
-///
-/// # Errors
-///
-/// [`Error::SdkPath`] where `DOCA_SDK_LIB_PATH` is set; `call` is not called then.
-pub fn with<R>(backend: &Arc<dyn Backend>, call: impl FnOnce() -> R) -> Result<R, Error> {
-    if std::env::var_os(SDK).is_some() {
-        return Err(Error::SdkPath);
-    }
-    calls::install();
+pub fn with<R>(backend: &Arc<dyn Backend>, call: impl FnOnce() -> R) -> R {
     let outer = PANIC.take();
     IN_FORCE.with_borrow_mut(|stack| stack.push(Arc::clone(backend)));
     let leave = Leave { outer };
@@ -75,7 +67,7 @@ pub fn with<R>(backend: &Arc<dyn Backend>, call: impl FnOnce() -> R) -> Result<R
     let panic = PANIC.take();
     drop(leave);
     match panic {
-        None => Ok(result),
+        None => result,
         Some(panic) => resume_unwind(panic),
     }
 }

@@ -61,9 +61,11 @@ impl Context {
             form: ib.queue_form,
             signal_mode: ib.signal_mode,
             blocks: ib.blocks(),
+            #[cfg(feature = "gpunetio")]
+            asked: *ib,
         })?;
         gpu_queue::check_made(hca.name(), &*queue, ib)?;
-        let record = record(queue.address());
+        let record = queue.complete(record(queue.address()));
         let queue = MadeQueue::Kernels(queue);
         Ok(EndpointQueue { queue, hca, record })
     }

@@ -19,6 +19,11 @@ use crate::transport::TransportKind;
 /// of an RDMA device as libibverbs lists it (`ibv_devices`). Naming one that is not there costs
 /// nothing; whoever uses it gets [`Error::HcaUnavailable`], never a NIC in software in its place.
 ///
+/// With the feature `gpunetio`, NVIDIA's GPUNetIO makes the queues of an mlx5 device for
+/// [`IbMode::GpuNetIo`](crate::IbMode::GpuNetIo): the shared object that `GPUNETIO_LIBRARY` names, or an
+/// error. That has not been tried on any device. On RoCE it works on port 1 alone, and the library gives
+/// the C library's `rand` a new seed where it connects a queue there.
+///
 /// ```
 /// use mscclpp_port::{ContextConfig, Hca};
 ///
@@ -33,8 +38,21 @@ pub struct Hca(Source);
 enum Source {
     Named(String),
     Soft(mscclpp_softnic::Device),
+    #[cfg(feature = "gpunetio-soft")]
+    Doca(mscclpp_softnic::Device, String),
     #[cfg(all(test, not(loom)))]
     Made(Arc<dyn Fn() -> Result<Arc<dyn GpuQueueProvider>> + Send + Sync>),
+}
+
+/// What the name of a NIC in software begins with if GPUNetIO makes its queues.
+#[cfg(feature = "gpunetio-soft")]
+const DOCA: &str = "doca:";
+
+#[cfg(feature = "gpunetio-soft")]
+fn doca(name: String, device: mscclpp_softnic::Device) -> Result<Arc<dyn GpuQueueProvider>> {
+    use super::doca::DocaHca;
+    let hca = DocaHca::soft(name, device, DocaHca::INFINI_BAND, None)?;
+    Ok(Arc::new(hca))
 }
 
 impl Hca {
@@ -50,6 +68,8 @@ impl Hca {
         match &self.0 {
             Source::Named(name) => name,
             Source::Soft(device) => device.name(),
+            #[cfg(feature = "gpunetio-soft")]
+            Source::Doca(_, name) => name,
             #[cfg(all(test, not(loom)))]
             Source::Made(_) => "made by a test",
         }
@@ -63,6 +83,18 @@ impl Hca {
         Self(Source::Made(Arc::new(make)))
     }
 
+    /// An opened NIC in software whose queues NVIDIA's GPUNetIO makes, as for the name `doca:soft0`.
+    /// They lie in the memory of the device whose kernels post ([`QueuePlacement::Device`]). For tests:
+    /// a process that has used one uses no RDMA device.
+    ///
+    /// [`QueuePlacement::Device`]: crate::QueuePlacement::Device
+    #[cfg(feature = "gpunetio-soft")]
+    #[must_use]
+    pub fn doca(device: mscclpp_softnic::Device) -> Self {
+        let name = format!("{DOCA}{}", device.name());
+        Self(Source::Doca(device, name))
+    }
+
     fn open(
         &self,
         transport: TransportKind,
@@ -70,10 +102,21 @@ impl Hca {
     ) -> Result<Arc<dyn GpuQueueProvider>> {
         let device = match &self.0 {
             Source::Soft(device) => device.clone(),
+            #[cfg(feature = "gpunetio-soft")]
+            Source::Doca(device, name) => return doca(name.clone(), device.clone()),
             #[cfg(all(test, not(loom)))]
             Source::Made(make) => return make(),
             Source::Named(name) => {
                 use mscclpp_softnic::{Device, DeviceConfig, Error as SoftError};
+                #[cfg(feature = "gpunetio-soft")]
+                if let Some(nic) = name.strip_prefix(DOCA) {
+                    let device = Device::open(nic, DeviceConfig::default());
+                    let device = device.map_err(|error| Error::hca(name, "open it", error))?;
+                    if let Some(tracer) = trace {
+                        tracer.watch(&device);
+                    }
+                    return doca(name.clone(), device);
+                }
                 match Device::open(name, DeviceConfig::default()) {
                     Err(SoftError::UnknownDevice { .. }) => return rdma::open(name, transport),
                     opened => {

@@ -7,12 +7,15 @@
 //!
 //! - [`provider`]: the seam to HCAs; [`soft`] implements it over NICs in software, which reach GPUs'
 //!   memory by copies ([`gpu_memory`]), and each other's of one host by mappings of it (`lent`).
+//!   With the feature `gpunetio` NVIDIA's library makes queues (`doca`).
 //! - [`policy`]: which endpoints there can be and which fit together.
 //! - [`handshake`], over [`control`](crate::control): both ends come up together or fail together.
 //! - [`end`], [`watcher`](crate::watcher): what becomes of a connection after that.
 //! - [`memories`]: what kernels name by memory id.
 
 mod config;
+#[cfg(feature = "gpunetio")]
+mod doca;
 mod end;
 mod fault;
 mod gpu_memory;
@@ -32,6 +35,10 @@ mod transport;
 mod turns;
 
 pub use config::{IbConfig, IbMode, QueuePlacement};
+#[cfg(feature = "gpunetio")]
+pub(crate) use doca::DocaHca;
+#[cfg(all(test, not(loom), feature = "gpunetio-soft"))]
+pub(crate) use doca::{Watch, tests};
 pub(crate) use end::{Ends, QueueEnd};
 pub(crate) use handshake::{CONTROL, Handshake, test};
 pub use hca::Hca;

@@ -260,6 +260,7 @@ pub(crate) fn join(local: &QueueRecord, remote: &QueueRecord) -> Result<Path> {
         peer: remote.queue,
         mtu: path_mtu(local.mtu, remote.mtu),
         outstanding_reads: local.outstanding_reads.min(remote.outstanding_reads).max(1),
+        port: remote.port,
     })
 }
 

@@ -12,7 +12,10 @@ use mlx5_queue::{Opcode, Syndrome};
 use mscclpp_device::abi::{QueueDeviceHandle, QueueForm, SignalMode};
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "gpunetio")]
+use super::config::IbConfig;
 use super::config::QueuePlacement;
+use super::policy::{PortRecord, QueueRecord};
 use crate::buffer::Buffer;
 use crate::counters::{HcaCounters, QueueCounters};
 use crate::device::Device;
@@ -95,6 +98,9 @@ pub(crate) struct QueuePlan {
     pub(crate) form: QueueForm,
     pub(crate) signal_mode: SignalMode,
     pub(crate) blocks: u32,
+    /// All that was asked for, its port among it.
+    #[cfg(feature = "gpunetio")]
+    pub(crate) asked: IbConfig,
 }
 
 /// What a queue is connected to, and how.
@@ -104,6 +110,8 @@ pub(crate) struct Path {
     pub(crate) mtu: Mtu,
     /// Reads and atomics under way at once, either way.
     pub(crate) outstanding_reads: u8,
+    /// The peer's port, if its HCA has such.
+    pub(crate) port: Option<PortRecord>,
 }
 
 /// Why a queue failed, as far as it is known.
@@ -204,6 +212,11 @@ pub(crate) trait HcaRegistration: Send + Sync {
 /// A queue pair of a reliable connection, with its completion queue and what else a kernel needs.
 pub(crate) trait HcaQueue: Send + Sync {
     fn address(&self) -> QueueAddress;
+
+    /// Puts what else peers need to know of it into its record.
+    fn complete(&self, record: QueueRecord) -> QueueRecord {
+        record
+    }
 
     /// To INIT.
     fn init(&self) -> Result<()>;

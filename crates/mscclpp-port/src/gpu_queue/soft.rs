@@ -6,11 +6,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mlx5_queue::{COMPLETION_BYTES, DoorbellRecord, Opcode, RingSize};
+use mlx5_queue::{COMPLETION_BYTES, DoorbellRecord, Opcode};
 use mscclpp_softnic as nic;
 
 use super::gpu_memory::GpuMemories;
-use super::layout::QueueLayout;
+use super::layout::{LINE, QueueLayout};
 use super::provider::{
     GpuQueueProvider, HcaAddress, HcaCapabilities, HcaQueue, HcaRegistration, Mtu, QueuePlan,
     WireStream, WriteOrdering,
@@ -46,7 +46,7 @@ impl SoftHca {
     }
 
     /// A range of a buffer as the NIC sees it, which keeps the buffer alive.
-    fn range(&self, buffer: &Buffer, offset: u64, len: u64) -> Result<nic::MemoryRange> {
+    pub(super) fn range(&self, buffer: &Buffer, offset: u64, len: u64) -> Result<nic::MemoryRange> {
         crate::error::check_range("memory for an HCA", offset, len, buffer.len())?;
         let memory = match buffer.gpu() {
             None => nic::HostMemory::shared(),
@@ -74,6 +74,18 @@ impl SoftHca {
         page.map_err(self.failed("allocate a doorbell page"))
     }
 
+    /// The protection domain.
+    #[cfg(feature = "gpunetio-soft")]
+    pub(super) fn domain(&self) -> &nic::ProtectionDomain {
+        &self.domain
+    }
+
+    /// The NIC.
+    #[cfg(feature = "gpunetio-soft")]
+    pub(super) fn device(&self) -> &nic::Device {
+        &self.device
+    }
+
     fn failed(&self, operation: &'static str) -> impl Fn(nic::Error) -> Error + '_ {
         move |error| Error::hca(self.device.name(), operation, error)
     }
@@ -93,7 +105,10 @@ fn is_left(error: &io::Error) -> bool {
 
 /// Makes a GPU ready to test queues: now, because later kernels may run there.
 #[cfg(feature = "cuda")]
-fn prepare(device: Device) -> Result<()> {
+pub(super) fn prepare(device: Device) -> Result<()> {
+    if device.kind() == DeviceKind::Cpu {
+        return Ok(());
+    }
     let gpu = crate::gpu::open(device)?;
     mscclpp_device::self_test::prepare(&gpu).map_err(crate::gpu::failed(
         device,
@@ -190,7 +205,7 @@ impl GpuQueueProvider for SoftHca {
                 ),
             });
         }
-        let memory = QueueLayout::new(plan)?;
+        let memory = QueueLayout::new(plan, LINE)?;
         let QueueLayout {
             blocks, entries, ..
         } = memory;
@@ -225,14 +240,11 @@ impl GpuQueueProvider for SoftHca {
                 trigger: None,
             })
             .map_err(self.failed("create a queue pair"))?;
-        let entries = RingSize::new(entries)
-            .map_err(|error| Error::hca(self.name(), "create a completion queue", error))?;
         Ok(Box::new(SoftQueue {
             pair,
             scratch,
             page,
             memory,
-            entries,
             plan,
             device: self.device.clone(),
         }))

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: MIT
 //! Queue pairs of NICs in software.
 
-use std::mem::offset_of;
 use std::time::Duration;
 
-use mlx5_queue::{COMPLETION_BYTES, DoorbellRecord, QueueNumber, RingSize};
-use mscclpp_device::abi::{AbiHeader, QueueDeviceHandle, QueueForm, QueueState};
+use mlx5_queue::QueueNumber;
+use mscclpp_device::abi::QueueDeviceHandle;
 use mscclpp_softnic as nic;
 
-use super::config::QueuePlacement;
-use super::fault;
-use super::layout::QueueLayout;
+use super::layout::{QueueLayout, Shown};
 use super::provider::{HcaAddress, HcaQueue, Path, QueueAddress, QueueFault, QueuePlan};
 use crate::counters::QueueCounters;
 use crate::error::{Error, Result};
@@ -19,16 +16,12 @@ use crate::error::{Error, Result};
 /// die are noticed by the control stream, long before the retries are used up.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_micros(268_435);
 
-/// Bytes of a request at most: its length has 31 bits, and one more says that data is inline.
-const MAX_MESSAGE: u64 = 1 << 30;
-
 /// A queue pair, and its memory. Fields are let go in this order.
 pub(super) struct SoftQueue {
     pub(super) pair: nic::QueuePair,
     pub(super) scratch: nic::Registration,
     pub(super) page: nic::DoorbellPage,
     pub(super) memory: QueueLayout,
-    pub(super) entries: RingSize,
     pub(super) plan: QueuePlan,
     pub(super) device: nic::Device,
 }
@@ -36,32 +29,6 @@ pub(super) struct SoftQueue {
 impl SoftQueue {
     fn step(&self, operation: &'static str, step: nic::Transition) -> Result<()> {
         (self.pair.modify(step)).map_err(|error| Error::hca(self.device.name(), operation, error))
-    }
-
-    fn state_word(&self, offset: usize) -> u64 {
-        // The state lies in the buffer, aligned.
-        (self.memory.words)
-            .load_u64(self.memory.state + offset as u64)
-            .unwrap_or(0)
-    }
-
-    /// What kernels and completions tell.
-    fn told(&self) -> Option<QueueFault> {
-        // In this order, because kernels may be consuming: entries are counted on from what was
-        // complete before the first of them.
-        let completed = self.state_word(offset_of!(QueueState, completed));
-        let consumed = self.state_word(offset_of!(QueueState, consumed));
-        let read = |slot: u32| {
-            let mut entry = [0; COMPLETION_BYTES];
-            let at = self.memory.completions + u64::from(slot) * COMPLETION_BYTES as u64;
-            // A queue in error has written its completions, so none is torn.
-            let _ = self.memory.rings.read(at, &mut entry);
-            entry
-        };
-        fault::of_completions(self.entries, consumed, completed, read).or_else(|| {
-            let error = self.state_word(offset_of!(QueueState, error));
-            fault::of_state(error, self.state_word(offset_of!(QueueState, error_index)))
-        })
     }
 }
 
@@ -114,51 +81,27 @@ impl HcaQueue for SoftQueue {
     }
 
     fn device_handle(&self) -> QueueDeviceHandle {
-        let memory = &self.memory;
-        let shared = self.plan.form == QueueForm::Shared;
-        let (rings, words) = (memory.rings.address(), memory.words.address());
-        QueueDeviceHandle {
-            abi: AbiHeader::of::<QueueDeviceHandle>(),
-            send_ring: rings + memory.ring,
-            record: rings + memory.record + DoorbellRecord::SEND_OFFSET as u64,
-            doorbell: self.page.register().address(),
-            completions: rings + memory.completions,
-            state: words + memory.state,
-            ready: if shared { words + memory.ready } else { 0 },
-            scratch: words + memory.scratch,
-            scratch_key: self.scratch.key().get().to_be(),
-            number: self.pair.number().get(),
-            blocks: memory.blocks,
-            completion_entries: memory.entries,
-            form: self.plan.form as u32,
-            signal_mode: self.plan.signal_mode as u32,
-            record_in_host_memory: (self.plan.placement == QueuePlacement::Host).into(),
-            // The n-th completion of a shared queue is that of the n-th request.
-            signal_every: shared.into(),
-            max_message: self.device.capabilities().max_message.min(MAX_MESSAGE),
-        }
+        self.memory.handle(
+            self.plan,
+            Shown {
+                number: self.pair.number().get(),
+                doorbell: self.page.register().address(),
+                scratch_key: self.scratch.key().get(),
+                max_message: self.device.capabilities().max_message,
+            },
+        )
     }
 
     fn counters(&self) -> Option<QueueCounters> {
-        // In this order: none is complete before it is posted.
-        let completed = self.state_word(offset_of!(QueueState, completed));
-        let posted = self.state_word(offset_of!(QueueState, reserved));
-        Some(QueueCounters {
-            number: self.pair.number().get(),
-            slots: self.memory.blocks,
-            posted,
-            completed,
-        })
+        Some(self.memory.counters(self.pair.number().get()))
     }
 
     fn fault(&self) -> Option<QueueFault> {
         let status = self.pair.status();
         if status.state != nic::State::Error {
-            // A kernel found two threads where one had been promised; the NIC knows nothing of it.
-            let error = fault::of_state(self.state_word(offset_of!(QueueState, error)), 0);
-            return error.filter(|fault| *fault == QueueFault::NotExclusive);
+            return self.memory.broken_promise();
         }
-        Some(match (status.failure, self.told()) {
+        Some(match (status.failure, self.memory.told()) {
             (None, Some(QueueFault::NotExclusive)) => QueueFault::NotExclusive,
             // Flushed requests say nothing of why.
             (None, _) => QueueFault::Refusal,

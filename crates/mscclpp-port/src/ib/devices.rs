@@ -44,5 +44,9 @@ pub(crate) fn open(name: &str, transport: TransportKind) -> Result<Arc<dyn GpuQu
         }
         error => error.into_error(transport),
     })?;
+    #[cfg(feature = "gpunetio")]
+    if hca.is_mlx5() {
+        return Ok(Arc::new(crate::gpu_queue::DocaHca::real(hca)));
+    }
     Ok(Arc::new(hca))
 }

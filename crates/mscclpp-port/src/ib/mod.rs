@@ -33,6 +33,8 @@ mod account;
 pub(crate) mod devices;
 mod end;
 mod hca;
+#[cfg(feature = "gpunetio")]
+mod kernels;
 mod memory;
 mod news;
 pub(crate) mod port;

@@ -262,6 +262,14 @@ impl Device {
         }
     }
 
+    /// Whether libmlx5 drives it.
+    #[cfg(feature = "gpunetio")]
+    pub(crate) fn is_mlx5(&self) -> bool {
+        // SAFETY: an open context, whose device lives as long.
+        sys::Mlx5dv::get()
+            .is_ok_and(|mlx5| unsafe { mlx5.mlx5dv_is_supported((*self.context.as_ptr()).device) })
+    }
+
     /// A failed call of this device.
     pub(super) fn failed(&self, operation: &'static str, errno: Errno) -> VerbsError {
         call(&self.name, operation, errno)

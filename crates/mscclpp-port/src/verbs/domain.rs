@@ -37,6 +37,12 @@ impl ProtectionDomain {
         Ok(Arc::new(Self { raw, device }))
     }
 
+    /// As libibverbs has it.
+    #[cfg(feature = "gpunetio")]
+    pub(crate) fn raw(&self) -> NonNull<sys::ibv_pd> {
+        self.raw
+    }
+
     /// The device that it was made on.
     #[must_use]
     pub fn device(&self) -> &Arc<Device> {

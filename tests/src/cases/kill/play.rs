@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, Tag, TcpBootstrap};
-use mscclpp_port::{Error, GpuNetIoConfig, GpuNetIoService, Hca, Status};
+use mscclpp_port::{Error, GpuNetIoConfig, GpuNetIoService, Status};
 use mscclpp_softnic as softnic;
 
 use super::RANKS;
@@ -18,6 +18,7 @@ use crate::backend::{BACKENDS, Backend, Setup};
 use crate::fixture::{Fixture, Link, error_of};
 use crate::harness::{Context, Halting, TestResult, watch_parent};
 use crate::kernels::{Call, Steps};
+use crate::provider::Provider;
 
 /// The name of the part. Behind it are the number of the moment and the victim; without a victim,
 /// [`RANKS`].
@@ -212,7 +213,7 @@ impl Part {
             queue: (backend.queue)(setup.queue),
             ..GpuNetIoConfig::default()
         };
-        let hca = Hca::from(nic.clone());
+        let hca = Provider::chosen().hca(nic.clone());
         let service = GpuNetIoService::with_config(bootstrap, hca, device, config)?;
         Ok((service, nic))
     }

@@ -122,7 +122,7 @@ pub(super) fn try_case(
     if point.rig.nic.is_some() {
         devices[faulty] = nic(DeviceConfig::default());
     }
-    works(ranks, &devices)
+    works(ranks, &devices, service)
 }
 
 fn check_errors(point: &Point, faulty: usize, results: &[Result<(), Error>]) -> Result<(), String> {
@@ -166,9 +166,13 @@ fn check_errors(point: &Point, faulty: usize, results: &[Result<(), Error>]) -> 
 }
 
 /// A setup without faults, on the same bootstraps and with the same tag.
-fn works(ranks: &[Arc<dyn Bootstrap>], devices: &[Nic]) -> Result<(), String> {
+pub(super) fn works(
+    ranks: &[Arc<dyn Bootstrap>],
+    devices: &[Nic],
+    make: impl Fn(&Arc<dyn Bootstrap>, &Nic) -> GpuNetIoService,
+) -> Result<(), String> {
     let services: Vec<_> = (ranks.iter().zip(devices))
-        .map(|(bootstrap, device)| service(bootstrap, device))
+        .map(|(bootstrap, device)| make(bootstrap, device))
         .collect();
     let parts: Vec<Part<'_>> = (services.iter().zip(&COUNTS))
         .map(|(service, counts)| Part {

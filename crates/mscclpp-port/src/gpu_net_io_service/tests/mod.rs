@@ -9,5 +9,7 @@ mod faulty;
 mod leaks;
 mod mail;
 mod points;
+#[cfg(feature = "gpunetio-soft")]
+mod seam;
 mod usage;
 mod world;

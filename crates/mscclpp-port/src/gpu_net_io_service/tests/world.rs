@@ -48,11 +48,15 @@ pub(super) fn nic(config: DeviceConfig) -> Nic {
 
 /// A service that behaves.
 pub(super) fn service(bootstrap: &Arc<dyn Bootstrap>, nic: &Nic) -> GpuNetIoService {
+    service_on(bootstrap, Hca::from(nic.clone()))
+}
+
+/// The same on an HCA.
+pub(super) fn service_on(bootstrap: &Arc<dyn Bootstrap>, hca: Hca) -> GpuNetIoService {
     let config = GpuNetIoConfig {
         gid_index: 0,
         ..GpuNetIoConfig::default()
     };
-    let hca = Hca::from(nic.clone());
     GpuNetIoService::with_config(Arc::clone(bootstrap), hca, Device::cpu(), config).unwrap()
 }
 

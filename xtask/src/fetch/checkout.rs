@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! Where a checkout of GPUNetIO is, and whether it is the pinned state, unchanged.
 //!
-//! Used by this crate's build script and by `cargo xtask fetch`. Nothing but the standard
-//! library and git.
+//! Nothing but the standard library and git.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
