@@ -1,16 +1,37 @@
 // SPDX-License-Identifier: MIT
 //! The library's device functions compile for GPUs, and give a queue pair the layout that this
-//! crate declares.
+//! crate declares. They must not be run as NVRTC compiles them: it does not pack the segments of
+//! their requests. nvcc does.
 //!
 //! `GPUNETIO_HEADERS` is a list of include directories, as for `headers.rs`; `GPUNETIO_LIBCUDACXX`
 //! is the include directory of libcu++.
 
-#[path = "../../mscclpp-device/tests/oracle/nvrtc.rs"]
-mod headers;
+#[path = "../../mscclpp-device/tests/oracle/include.rs"]
+mod include;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use mscclpp_device::nvrtc::{Arch, Nvrtc, NvrtcError, Program, Target};
+
+const LIBCUDACXX: &str = "GPUNETIO_LIBCUDACXX";
+
+/// What the library includes of a host's compiler and of CUDA, as far as it uses it.
+const HEADERS: [(&str, &str); 7] = [
+    ("stdio.h", ""),
+    ("math.h", ""),
+    ("limits.h", "#define INT_MAX 0x7fffffff\n"),
+    (
+        "linux/types.h",
+        "typedef unsigned short __be16;\ntypedef unsigned int __be32;\n\
+         typedef unsigned long __be64;\n",
+    ),
+    (
+        "errno.h",
+        "#define EIO 5\n#define EBUSY 16\n#define EINVAL 22\n",
+    ),
+    ("assert.h", ""),
+    ("cuda.h", "#define CUDA_VERSION 13000\n"),
+];
 
 const SOURCE: &str = r#"
 // As without a host compiler there is no typeof, the library's own names a pointer to a reference.
@@ -38,9 +59,26 @@ extern "C" __global__ void post(doca_gpu_dev_verbs_qp *qp, doca_gpu_dev_verbs_ad
 }
 "#;
 
+/// libcu++'s include directory, which their device functions need (`include/cccl` of the wheel
+/// `nvidia-cuda-cccl`), or why there is none.
+fn libcudacxx() -> Result<PathBuf, String> {
+    let path = std::env::var_os(LIBCUDACXX).map(PathBuf::from);
+    path.ok_or_else(|| format!("no libcu++ for headers of GPUNetIO: {LIBCUDACXX} is not set"))
+}
+
+/// `program`, which includes the headers of such directories.
+fn with_headers(program: Program, include: &Path, libcudacxx: &Path) -> Program {
+    let program = program
+        .option(format!("-I{}", include.display()))
+        .option(format!("-I{}", libcudacxx.display()));
+    HEADERS
+        .into_iter()
+        .fold(program, |program, (name, text)| program.header(name, text))
+}
+
 fn program(include: &Path, libcudacxx: &Path, bytes: usize) -> Program {
     let program = Program::new("device_headers.cu", SOURCE);
-    headers::with_headers(
+    with_headers(
         program.option(format!("-DQP_BYTES={bytes}")),
         include,
         libcudacxx,
@@ -50,7 +88,7 @@ fn program(include: &Path, libcudacxx: &Path, bytes: usize) -> Program {
 #[test]
 fn its_device_functions_compile_with_nvrtc() {
     let name = "its_device_functions_compile_with_nvrtc";
-    let (includes, libcudacxx) = match (headers::includes(), headers::libcudacxx()) {
+    let (includes, libcudacxx) = match (include::directories(), libcudacxx()) {
         (Ok(includes), Ok(libcudacxx)) => (includes, libcudacxx),
         (Err(reason), _) | (_, Err(reason)) => return println!("SKIP {name}: {reason}"),
     };

@@ -3,31 +3,72 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::rc::Rc;
 
+use libtest_mimic::Failed;
 use mscclpp_device::cuda::{
     CudaError, CudaKernel, DeviceMemory, Gpu, Module, PinnedMemory, Stream,
 };
-
-use mscclpp_device::nvrtc::{Nvrtc, Program, Target};
+use mscclpp_device::headers;
 
 use crate::oracle::machine::{Args, Kernel, Machine, Memory, Outcome, Place, Step};
 use crate::oracle::report::Report;
-use crate::oracle::{cases, foreign, nvrtc, program};
+use crate::oracle::{cases, foreign, include};
 use crate::{ONE, SOON};
 
 pub(crate) const NAME: &str = "device_code_equals_that_of_gpunetio";
 
 /// Why it cannot run.
 pub(crate) fn missing() -> Option<String> {
-    let includes = nvrtc::includes().err();
-    includes.or_else(|| nvrtc::libcudacxx().err())
+    let includes = include::directories().err();
+    includes.or_else(|| nvcc().err())
+}
+
+/// CUDA's compiler: `NVCC`, or where it usually is. NVRTC does not do, see `posts.cpp`.
+fn nvcc() -> Result<PathBuf, String> {
+    let usual = PathBuf::from("/usr/local/cuda/bin/nvcc");
+    let on_path = || {
+        let path = std::env::var_os("PATH")?;
+        let all = std::env::split_paths(&path).map(|folder| folder.join("nvcc"));
+        all.into_iter().find(|path| path.is_file())
+    };
+    (std::env::var_os("NVCC").map(PathBuf::from))
+        .or_else(on_path)
+        .or_else(|| Some(usual).filter(|path| path.is_file()))
+        .ok_or_else(|| "no nvcc, which NVCC names".into())
+}
+
+/// Both sides, as machine code for a GPU.
+fn compile(gpu: &Gpu, include: &Path) -> Result<Vec<u8>, Failed> {
+    let directory = tempfile::tempdir()?;
+    let place = |name: &str| directory.path().join(name);
+    std::fs::create_dir(place("mscclpp"))?;
+    for (name, text) in headers::ALL {
+        std::fs::write(place(name), text)?;
+    }
+    std::fs::write(place("posts.cu"), include_str!("../oracle/posts.cpp"))?;
+    let (compiler, cubin) = (nvcc()?, place("posts.cubin"));
+    let mut command = Command::new(&compiler);
+    command.args(["--cubin", "-std=c++17"]);
+    command.arg(format!("-arch=sm_{}", gpu.arch()?));
+    command.arg("-I").arg(directory.path());
+    command.arg("-I").arg(include);
+    command.arg("-o").arg(&cubin).arg(place("posts.cu"));
+    let output = command.output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(format!("{}: {said}", compiler.display()).into());
+    }
+    Ok(std::fs::read(cubin)?)
 }
 
 pub(crate) fn equals() -> super::Outcome {
-    let libcudacxx = nvrtc::libcudacxx()?;
-    for include in nvrtc::includes()? {
-        let gpu = OnGpu::new(Gpu::open(0)?, &program(&include, &libcudacxx))?;
+    for include in include::directories()? {
+        let gpu = Gpu::open(0)?;
+        let code = compile(&gpu, &include)?;
+        let gpu = OnGpu::new(gpu, &code)?;
         println!("{}, on {}", include.display(), gpu.gpu.name()?);
         let mut report = Report::default();
         cases::alone(&gpu, &mut report)?;
@@ -52,10 +93,8 @@ struct OnGpu {
 }
 
 impl OnGpu {
-    fn new(gpu: Gpu, program: &Program) -> Result<Self, CudaError> {
-        // Not the cache's, which knows nothing of what is in the library's headers.
-        let compiled = Nvrtc::load()?.compile(program, &Target::Cubin(gpu.arch()?))?;
-        let module = Module::load(&gpu, &compiled.code)?;
+    fn new(gpu: Gpu, code: &[u8]) -> Result<Self, CudaError> {
+        let module = Module::load(&gpu, code)?;
         // SAFETY: it is given the twin of its arguments, whose memory is kept until it has ended.
         let kernel = |kernel: Kernel| unsafe { module.kernel(kernel.name()) };
         let [ours, theirs] = Kernel::ALL.map(kernel);

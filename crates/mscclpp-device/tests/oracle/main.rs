@@ -17,13 +17,12 @@ mod ptx;
 use std::path::PathBuf;
 
 use cpu::{Cpu, VARIANTS};
-use mscclpp_device::nvrtc::{Arch, Nvrtc, Target};
 use oracle::report::Report;
-use oracle::{cases, foreign, nvrtc, program};
+use oracle::{cases, foreign, include};
 
 /// Where headers are; if nowhere, says that the test is skipped.
 fn includes(test: &str) -> Vec<PathBuf> {
-    nvrtc::includes().unwrap_or_else(|reason| {
+    include::directories().unwrap_or_else(|reason| {
         println!("SKIP {test}: {reason}");
         Vec::new()
     })
@@ -47,24 +46,6 @@ fn device_code_equals_that_of_gpunetio() {
             );
             println!("only the library's: {}", unread.join(", "));
             println!("only here: the self-test's write of no bytes");
-        }
-    }
-}
-
-#[test]
-fn both_sides_compile_with_nvrtc() {
-    let name = "both_sides_compile_with_nvrtc";
-    let nvrtc = Nvrtc::load().map_err(|error| format!("no NVRTC: {error}"));
-    let (libcudacxx, nvrtc) = match (nvrtc::libcudacxx(), nvrtc) {
-        (Ok(libcudacxx), Ok(nvrtc)) => (libcudacxx, nvrtc),
-        (Err(reason), _) | (_, Err(reason)) => return println!("SKIP {name}: {reason}"),
-    };
-    for include in includes(name) {
-        for arch in [80, 90] {
-            let target = Target::Cubin(Arch::from(arch));
-            let compiled = nvrtc.compile(&program(&include, &libcudacxx), &target);
-            let compiled = compiled.unwrap_or_else(|error| panic!("sm_{arch}: {error}"));
-            println!("sm_{arch}: {} bytes", compiled.code.len());
         }
     }
 }

@@ -70,6 +70,8 @@ struct Args {
 };
 
 static_assert(sizeof(Call) == 48 && sizeof(Args) == 224, "the twins in Rust have these sizes");
+// NVRTC does not pack structures of this form: to it a request's flags are elsewhere.
+static_assert(__builtin_offsetof(doca_gpunetio_ib_mlx5_wqe_ctrl_seg, fm_ce_se) == 11, "packed as the NIC reads it");
 // What the library's own layout checks ask for, with its attributes as they are or changed.
 static_assert(sizeof(Qp) == 296 && sizeof(doca_gpu_dev_verbs_cq) == 64, "GPUNetIO's layout");
 

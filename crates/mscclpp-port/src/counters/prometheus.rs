@@ -289,6 +289,6 @@ impl Snapshot {
         let help = "How often a queue of the HCA began to send again.";
         count("hca_retries_total", help, |h| h.retries);
         let help = "Bytes of peers that landed in memory here.";
-        count("hca_landed_bytes_total", help, |h| h.landed_bytes);
+        count("hca_bytes_total", help, |h| h.landed_bytes);
     }
 }
