@@ -362,8 +362,8 @@ struct QueueDeviceHandle {
     probe(PostPhase::Ready);
     memory::fence<scopeSystem>(memoryOrderAcqRel);
     probe(PostPhase::Fenced);
-    const uint64_t value = detail::doorbellValue(number, end);
     MSCCLPP_TRACE_POINT(Rung, number, end)
+    const uint64_t value = detail::doorbellValue(number, end);
     memory::storeMmio(doorbell, value);
     memory::store<scopeSystem>(record, detail::recordValue(end), memoryOrderRelaxed);
     if (recordInHostMemory != 0) {
