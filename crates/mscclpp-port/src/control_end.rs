@@ -133,19 +133,28 @@ impl ControlEnd {
         stop: impl FnOnce(),
     ) {
         self.closing.store(true, SeqCst);
-        if let Some(cancel) = &*lock(&self.cancel) {
-            cancel();
-        }
+        self.cancel();
         let teardown = Deadline::after(self.deadlines.teardown);
         watcher.remove(watched, teardown);
         // A thread that goes on after the hand-shake ends by this.
         stop();
         if let Some(thread) = thread {
+            if !self.status.is_failed() {
+                wait_until(teardown, || thread.is_finished() || self.status.is_failed());
+                // Of a peer that is gone more can be ended.
+                self.cancel();
+            }
             join_within(thread, teardown, self.rank);
         }
         // The hand-shake may have added it meanwhile.
         watcher.remove(watched, teardown);
         self.tell();
+    }
+
+    fn cancel(&self) {
+        if let Some(cancel) = &*lock(&self.cancel) {
+            cancel();
+        }
     }
 
     /// Ends the connection with an error, unless it has ended already. The other end is not told yet.
@@ -240,7 +249,7 @@ impl ControlEnd {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::thread;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -252,6 +261,38 @@ mod tests {
         fn stream(&self) -> Option<BorrowedFd<'_>> {
             None
         }
+    }
+
+    /// Some waits of the hand-shake end for a peer that is gone alone, and that may become known only
+    /// when this end is leaving already.
+    #[test]
+    fn a_death_that_is_told_while_leaving_ends_the_hand_shake() {
+        let status = StickyStatus::new().unwrap();
+        let control = ControlEnd::new(Arc::clone(&status), None, Deadlines::default());
+        let end = Arc::new(End(control));
+        let watcher = Watcher::new().unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        let (asked, ends) = (Arc::clone(&status), Arc::clone(&ended));
+        end.0.set_cancel(Some(Box::new(move || {
+            ends.fetch_or(asked.is_failed(), SeqCst);
+        })));
+        let thread = thread::spawn(move || {
+            while !ended.load(SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let told = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            status.fail(Error::PeerDown {
+                rank: Some(1),
+                cause: "it has died".into(),
+            });
+        });
+        let watched: Arc<dyn Watched> = end.clone();
+        let begun = Instant::now();
+        end.0.leave(&watcher, &watched, Some(thread), || {});
+        assert!(begun.elapsed() < end.0.deadlines.teardown);
+        told.join().unwrap();
     }
 
     /// Added after the watcher was told to let go, by a thread that ends in time.

@@ -106,12 +106,18 @@ impl Job {
             .lines
             .recv_timeout(deadline.remaining())
             .map_err(|_| {
-                let errors = fs::read_to_string(&member.errors).unwrap_or_default();
                 anyhow::anyhow!(
                     "rank {rank} of the job says nothing more; stderr: {}",
-                    errors.trim()
+                    self.stderr(rank)
                 )
             })
+    }
+
+    /// What a rank has written to stderr. With `RUST_LOG` that is its log.
+    pub fn stderr(&self, rank: usize) -> String {
+        let file = self.members[rank].as_ref().map(|member| &member.errors);
+        let text = file.and_then(|file| fs::read_to_string(file).ok());
+        text.unwrap_or_default().trim().to_owned()
     }
 
     /// The next line of a rank, without `prefix`, which it must have.
@@ -119,7 +125,10 @@ impl Job {
         let (_, line) = self.line(rank, deadline)?;
         match line.strip_prefix(prefix) {
             Some(rest) => Ok(rest.trim().to_owned()),
-            None => bail!("rank {rank} of the job prints `{line}` in place of `{prefix}`"),
+            None => bail!(
+                "rank {rank} of the job prints `{line}` in place of `{prefix}`; stderr: {}",
+                self.stderr(rank)
+            ),
         }
     }
 

@@ -234,7 +234,11 @@ impl<'a> Jobs<'a> {
             };
             ensure!(right, "rank {rank} says: {line}");
             let took = when.duration_since(begun);
-            ensure!(took <= limit, "rank {rank} took {took:?}: {line}");
+            ensure!(
+                took <= limit,
+                "rank {rank} took {took:?}: {line}; stderr: {}",
+                job.stderr(rank)
+            );
             last = last.max(when);
         }
         let leaves = Deadline::after(LEAVES);
