@@ -75,6 +75,16 @@ impl EndpointConfig {
 
     /// Checks what can be checked without a peer.
     pub(crate) fn check(&self) -> Result<()> {
+        // What was asked for is never replaced by the proxy.
+        if self.ib.mode == IbMode::GpuNetIo && !self.transport.is_ib() {
+            return Err(Error::InvalidUsage {
+                operation: "create an endpoint",
+                detail: format!(
+                    "GPU-initiated needs an HCA: one of IB0 to IB7, not {}",
+                    self.transport
+                ),
+            });
+        }
         match self.transport {
             TransportKind::Ethernet => {}
             TransportKind::Unknown => {
@@ -249,6 +259,18 @@ impl EndpointRecord {
 mod tests {
     use super::*;
     use crate::gpu_queue::{HcaAddress, PortRecord, QueueAddress};
+
+    #[test]
+    fn gpu_initiated_without_an_hca_is_refused() {
+        for transport in [TransportKind::Ethernet, TransportKind::CudaIpc] {
+            let error = EndpointConfig::gpu_initiated(transport)
+                .check()
+                .unwrap_err();
+            assert!(error.to_string().contains("needs an HCA"), "{error}");
+        }
+        assert!(EndpointConfig::new(TransportKind::Ethernet).check().is_ok());
+    }
+
     use proptest::prelude::*;
 
     fn records() -> impl Strategy<Value = EndpointRecord> {

@@ -228,7 +228,11 @@
 //!
 //!     let args = Args { channel: channel.device_handle() };
 //!     let one = LaunchDims { grid: 1, block: 1 };
-//!     kernel.run(one, args, Duration::from_secs(20))?;
+//!     if let Err(error) = kernel.run(one, args, Duration::from_secs(20)) {
+//!         // It may still run: the process ends, and frees nothing that it uses.
+//!         eprintln!("{error}");
+//!         std::process::exit(1);
+//!     }
 //!     service.stop_proxy()?;
 //!     // Nobody leaves while others still need it.
 //!     communicator.bootstrap().barrier()?;

@@ -182,6 +182,36 @@ pub struct PortChannel {
     bound: Option<Bound>,
 }
 
+/// What would end the connection with the first put, as far as it is known before. Empty placeholders
+/// may be bound.
+fn check_proxys(
+    connection: &Connection,
+    (dst, to): (MemoryId, &RegisteredMemory),
+    (src, from): (MemoryId, &RegisteredMemory),
+) -> Result<()> {
+    let refused = |why| {
+        let detail = format!("memory {why}");
+        let operation = MAKE;
+        Err(Error::InvalidUsage { operation, detail })
+    };
+    if let (Some(owner), Some(peer)) = (to.owner_rank(), connection.peer())
+        && owner != peer
+    {
+        return refused(format!(
+            "{dst}: the destination is memory of rank {owner}, not of rank {peer}"
+        ));
+    }
+    if let Err(why) = to.check_open_over(connection.remote_transport()) {
+        return refused(format!("{dst}: {why}"));
+    }
+    match from.owner_rank() {
+        Some(owner) if !from.is_local() => refused(format!(
+            "{src}: the source is memory of rank {owner}, not of this process"
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// The two memories as kernels name them that post themselves.
 #[derive(Clone, Copy)]
 struct Bound {
@@ -195,7 +225,8 @@ impl PortChannel {
     ///
     /// # Errors
     /// Those of [`BasePortChannel::new`]; [`Error::UnknownMemory`]; [`Error::InvalidUsage`] for a
-    /// destination that is not open over the connection's transport. Where kernels post themselves:
+    /// destination that is another rank's or not open over the connection's transport, and for a source
+    /// of another process. Where kernels post themselves:
     /// [`Error::InvalidUsage`] for a destination that the connection cannot reach, because it is an
     /// empty placeholder, another peer's, or not registered for the peer's HCA, and for a source that
     /// is not registered for the own HCA.
@@ -210,11 +241,7 @@ impl PortChannel {
         let tables = &service.shared().tables;
         let (to, from) = (tables.memory(dst.into())?, tables.memory(src.into())?);
         if base.queue().is_none() {
-            to.check_open_over(base.connection().remote_transport())
-                .map_err(|why| Error::InvalidUsage {
-                    operation: MAKE,
-                    detail: format!("memory {dst}: {why}"),
-                })?;
+            check_proxys(base.connection(), (dst, to), (src, from))?;
         }
         Self::bound_to(base, (dst, to), (src, from))
     }

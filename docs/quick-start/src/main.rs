@@ -24,7 +24,15 @@ struct WordArgs {
     status: u64,
 }
 
-fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+fn main() {
+    if let Err(error) = one_word() {
+        // Not by `Debug`, which has fewer words.
+        eprintln!("Error: {error}");
+        std::process::exit(1);
+    }
+}
+
+fn one_word() -> Result<(), Box<dyn Error + Send + Sync>> {
     // Who this process is, and where the other one: the launcher says so.
     let bootstrap = TcpBootstrap::from_launcher(Duration::from_secs(30))?;
     if bootstrap.world_size() != 2 {
@@ -65,14 +73,16 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
             _ => HostKernel::new("receive_word", receive_word),
         }
     };
-    kernel.run(
-        LaunchDims { grid: 1, block: 1 },
-        args,
-        Duration::from_secs(20),
-    )?;
+    let one_thread = LaunchDims { grid: 1, block: 1 };
+    if let Err(error) = kernel.run(one_thread, args, Duration::from_secs(20)) {
+        // The kernel may still run: the process ends, and frees nothing that it uses.
+        eprintln!("Error: {error}");
+        std::process::exit(1);
+    }
 
     if status.load_u64(0)? != 0 {
-        return Err(format!("the call failed: {:?}", connection.status()).into());
+        let why = connection.status().map(|error| error.to_string());
+        return Err(format!("the call failed: {}", why.unwrap_or_default()).into());
     }
     println!("rank {rank}: the word is {}", buffer.load_u64(0)?);
     // Nobody leaves while others still need it.

@@ -119,7 +119,8 @@ impl HostKernel {
     ///
     /// # Errors
     ///
-    /// As [`launch`](Self::launch) and [`Running::join`].
+    /// As [`launch`](Self::launch) and [`Running::join`]. After [`ExecutorError::Unfinished`] the kernel
+    /// still runs: what its arguments name must not be freed, so end the process.
     pub fn run<T: Copy + Send + 'static>(
         &self,
         dims: LaunchDims,

@@ -268,6 +268,33 @@ fn the_own_rank_is_a_peer() {
     assert!(!semaphore.poll().unwrap());
 }
 
+/// Else the first put would end the connection.
+#[test]
+fn memories_that_are_swapped_are_refused_when_they_are_bound() {
+    let ends = pair();
+    let [a, b] = &ends;
+    let [connection, theirs] = connect(&ends, 0);
+    let (local, remote) = (memory_of(a, 64), memory_of(b, 64));
+    b.send_memory(&remote, 0, 1).unwrap();
+    let remote = a.recv_memory(1, 1).unwrap().get().unwrap();
+    let service = crate::ProxyService::with_default_size().unwrap();
+    let other = b.build_semaphore(&theirs, 0, 2).unwrap();
+    let semaphore = a.build_semaphore(&connection, 1, 2).unwrap();
+    let id = service.add_semaphore(semaphore.get().unwrap()).unwrap();
+    other.get().unwrap();
+    let [local, remote] = [local, remote].map(|memory| service.add_memory(memory).unwrap());
+    let bind = |dst, src| service.port_channel(id, dst, src);
+    let error = bind(local, remote).unwrap_err().to_string();
+    assert!(error.contains("memory of rank 0, not of rank 1"), "{error}");
+    let error = bind(remote, remote).unwrap_err().to_string();
+    assert!(
+        error.contains("source") && error.contains("rank 1"),
+        "{error}"
+    );
+    bind(remote, local).unwrap();
+    assert!(connection.status().is_none());
+}
+
 #[test]
 fn a_semaphore_is_refused_over_a_connection_to_another_rank() {
     let both = pair();

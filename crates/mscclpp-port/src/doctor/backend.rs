@@ -42,10 +42,10 @@ pub(super) fn checks(seen: &Seen<'_>, checks: &[Check]) -> Vec<Check> {
         true => format!("over InfiniBand and RoCE{with_gpus}"),
         false => "over InfiniBand and RoCE".to_owned(),
     };
-    // The backend for ConnectX is not there yet; what the machine would lack is told with it.
+    // Nobody has tried the backend for ConnectX; what the machine would lack is told with it.
     let mut connectx = vec![Lack {
         check: String::new(),
-        why: "this version has no such backend yet".into(),
+        why: "it takes the feature gpunetio and the library that GPUNETIO_LIBRARY names, and nobody has tried it yet".into(),
     }];
     connectx.extend(all(&[
         gpu::CUDA,

@@ -180,7 +180,7 @@ pub(super) const EXPECTED: &[(&str, &str, CheckStatus, &str)] = &[
         "cx7-hgx",
         "backend gpu-initiated connectx",
         Missing,
-        "this version has no such backend yet",
+        "it takes the feature gpunetio and the library that GPUNETIO_LIBRARY names, and nobody has tried it yet",
     ),
     (
         "cx7-roce",
