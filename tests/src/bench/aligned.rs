@@ -38,6 +38,8 @@ pub(super) fn number(value: f64) -> String {
     match value {
         v if v >= 1000.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),
-        v => format!("{v:.3}"),
+        v if v >= 1.0 || v <= 0.0 => format!("{v:.3}"),
+        // Three digits, wherever they begin.
+        v => format!("{v:.*}", (2.0 - v.log10().floor()).min(9.0) as usize),
     }
 }

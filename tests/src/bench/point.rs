@@ -114,7 +114,10 @@ pub fn table(points: &[Point]) -> String {
                 Some(name) if names.len() > 1 => format!("{} {name}", number(value)),
                 _ => number(value),
             })),
-            or_dash(point.ratio().map(|ratio| format!("{ratio:.2}"))),
+            or_dash(point.ratio().map(|ratio| match ratio {
+                ratio if ratio < 0.1 => number(ratio),
+                ratio => format!("{ratio:.2}"),
+            })),
         ]);
     }
     aligned(&lines, &WORDS)
@@ -160,6 +163,21 @@ mod tests {
         );
         assert_eq!(lines[0].chars().count(), lines[2].chars().count(), "{text}");
         assert!(lines[0].contains("plain TCP"), "{text}");
+    }
+
+    #[test]
+    fn small_figures_keep_their_digits() {
+        let rate = Point {
+            unit: "M/s",
+            ..point()
+        };
+        let text = table(&[rate
+            .with(&[0.000_501, 0.000_502, 0.000_503], &[0.1])
+            .unwrap()]);
+        assert!(
+            text.contains("0.000502") && text.contains("0.00502"),
+            "{text}"
+        );
     }
 
     #[test]
