@@ -184,7 +184,7 @@ pub struct PortChannel {
 
 /// What would end the connection with the first put, as far as it is known before. Empty placeholders
 /// may be bound.
-fn check_proxys(
+fn check_for_proxy(
     connection: &Connection,
     (dst, to): (MemoryId, &RegisteredMemory),
     (src, from): (MemoryId, &RegisteredMemory),
@@ -241,7 +241,7 @@ impl PortChannel {
         let tables = &service.shared().tables;
         let (to, from) = (tables.memory(dst.into())?, tables.memory(src.into())?);
         if base.queue().is_none() {
-            check_proxys(base.connection(), (dst, to), (src, from))?;
+            check_for_proxy(base.connection(), (dst, to), (src, from))?;
         }
         Self::bound_to(base, (dst, to), (src, from))
     }
