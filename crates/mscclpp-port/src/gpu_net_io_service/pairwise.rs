@@ -69,6 +69,9 @@ impl GpuNetIoService {
     /// other rank takes part, and other queues of the service stay as they are. What a call that was
     /// given up left behind is told apart. Calls with different tags are independent.
     ///
+    /// The two calls do not return at the same moment. Keep the queues until the peer has its own, which
+    /// the first thing that it sends or signals shows: letting go of one sooner ends the peer's call.
+    ///
     /// The queues are not counted among those that [`connect`](Self::connect) selects from. Memory and
     /// semaphores are exchanged over them as usual.
     ///

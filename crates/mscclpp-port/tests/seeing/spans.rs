@@ -119,8 +119,10 @@ fn by_queue(bootstrap: Arc<dyn Bootstrap>) -> Result<(), Error> {
     let device = mscclpp_softnic::Device::open("soft0", Default::default()).unwrap();
     let service = GpuNetIoService::new(Arc::clone(&bootstrap), Hca::from(device), Device::cpu())?;
     service.setup_full_mesh(1, 0)?;
-    service.connect_on_demand(peer, 1, 5, Deadline::after(PATIENCE))?;
+    // Kept until both have theirs: a queue that is let go ends the call of a peer who is not as far.
+    let queues = service.connect_on_demand(peer, 1, 5, Deadline::after(PATIENCE))?;
     bootstrap.barrier().unwrap();
+    drop(queues);
     Ok(())
 }
 
