@@ -10,6 +10,8 @@ pub mod bench;
 #[cfg(doctest)]
 pub mod book;
 pub mod cases;
+#[path = "../../xtask/src/closed_pipe.rs"]
+pub mod closed_pipe;
 pub mod fixture;
 pub mod harness;
 pub mod kernels;

@@ -30,7 +30,7 @@ use crate::tally::Tally;
 use crate::test_cpu::{TestCpu, test_cpu};
 use crate::test_mp::{Launcher, Profile, TestMp, test_mp};
 use crate::trace::TraceArgs;
-use crate::{check, docs, fetch, plot};
+use crate::{check, closed_pipe, docs, fetch, plot};
 
 /// The project's tasks.
 #[derive(Debug, Parser)]
@@ -303,11 +303,18 @@ impl Cli {
         match result {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("error: {error:#}");
+                complain(&error);
                 let code = error.downcast_ref().map_or(1, LaunchError::exit_code);
                 code.into()
             }
         }
+    }
+}
+
+/// Says why a command failed, unless it is that nobody reads what it says.
+fn complain(error: &anyhow::Error) {
+    if !closed_pipe::noted() {
+        eprintln!("error: {error:#}");
     }
 }
 
@@ -317,7 +324,7 @@ fn tests(result: Result<Tally>) -> ExitCode {
         Ok(tally) if tally.failed == 0 => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            complain(&error);
             let tally = Tally {
                 failed: 1,
                 ..Tally::default()

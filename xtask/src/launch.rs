@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::closed_pipe;
 use crate::supervise::{
     Ending, Interrupt, Limits, Line, Member, OnLine, Stream, exit_code, supervise,
 };
@@ -89,7 +90,7 @@ pub enum LaunchError {
         signal: i32,
     },
     /// The ranks' output could not be passed on.
-    #[error("cannot pass on the output: {0}")]
+    #[error("cannot pass on the output")]
     Output(#[source] io::Error),
 }
 
@@ -303,14 +304,14 @@ pub fn write_line(stream: Stream, prefix: &str, bytes: &[u8]) -> io::Result<()> 
     text.extend_from_slice(prefix.as_bytes());
     text.extend_from_slice(bytes);
     text.push(b'\n');
-    match stream {
+    let written = match stream {
         Stream::Out => {
             let mut out = io::stdout().lock();
-            out.write_all(&text)?;
-            out.flush()
+            out.write_all(&text).and_then(|()| out.flush())
         }
         Stream::Err => io::stderr().lock().write_all(&text),
-    }
+    };
+    written.inspect_err(closed_pipe::note)
 }
 
 /// Prints a rank's line as `[rank] line`, to the stream it came from.

@@ -23,6 +23,7 @@ pub mod bench;
 pub mod bindings;
 pub mod check;
 pub mod cli;
+pub mod closed_pipe;
 pub mod dist;
 pub mod docs;
 pub mod doctor;

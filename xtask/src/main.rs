@@ -5,9 +5,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use xtask::cli::Cli;
+use xtask::closed_pipe;
 use xtask::supervise::Interrupt;
 
 fn main() -> ExitCode {
+    closed_pipe::guard(run)
+}
+
+fn run() -> ExitCode {
     let cli = Cli::parse();
     match Interrupt::install() {
         Ok(interrupt) => cli.run(&interrupt),

@@ -2,7 +2,7 @@
 //! xtask as a program.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -49,6 +49,22 @@ fn launch_marks_each_line_and_keeps_the_streams_apart() {
     lines.sort_unstable();
     assert_eq!(lines, ["[0] out", "[1] out"]);
     assert!(err.contains("[1] err") && !err.contains("out"));
+}
+
+#[test]
+fn what_nobody_reads_ends_the_command_without_a_word() {
+    const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reports/recorded.json");
+    // By `println!`, and by the lines of ranks, which go on for as long as they may.
+    for args in [
+        &["report", RECORDED, "--compare", RECORDED][..],
+        &["launch", "-n", "2", "--", "yes"],
+    ] {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let output = xtask(args).stdout(writer).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{args:?}");
+        assert_eq!(output.status.code(), Some(141), "{args:?}");
+    }
 }
 
 #[test]

@@ -10,11 +10,16 @@ use clap::Parser;
 use mscclpp_bootstrap::{Bootstrap as _, Deadline, TcpBootstrap, launcher};
 use mscclpp_conformance::bench::{LIMIT, Options, Run, Source, posting, run, table};
 use mscclpp_conformance::cases;
+use mscclpp_conformance::closed_pipe;
 use mscclpp_conformance::harness::{Context, Profile};
 use mscclpp_conformance::log;
 use tracing_subscriber::filter::LevelFilter;
 
 fn main() -> ExitCode {
+    closed_pipe::guard(measured)
+}
+
+fn measured() -> ExitCode {
     log::init(LevelFilter::WARN);
     let options = Options::parse();
     if let Some(part) = &options.child {

@@ -10,6 +10,7 @@ use clap::Parser;
 use mscclpp_bootstrap::{BootstrapError, TcpBootstrap, launcher};
 use mscclpp_conformance::backend::Executor;
 use mscclpp_conformance::cases;
+use mscclpp_conformance::closed_pipe;
 use mscclpp_conformance::harness::{Control, Options, run, selected};
 use mscclpp_conformance::log;
 use tracing_subscriber::filter::LevelFilter;
@@ -18,6 +19,10 @@ use tracing_subscriber::filter::LevelFilter;
 const MEET: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
+    closed_pipe::guard(suite)
+}
+
+fn suite() -> ExitCode {
     log::init(LevelFilter::ERROR);
     let options = Options::parse();
     if let Err(why) = options.provider.choose() {

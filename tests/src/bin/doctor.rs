@@ -2,11 +2,10 @@
 //! What this machine has of what channels need: `mscclpp_port::doctor`, printed. `cargo xtask doctor`
 //! starts it.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::Parser;
+use mscclpp_conformance::closed_pipe;
 use mscclpp_port::doctor::{Check, examine};
 
 /// Exit status: 0 if the default backend works here, 1 if it does not.
@@ -24,7 +23,11 @@ fn check(text: &str) -> Result<Check, serde_json::Error> {
     serde_json::from_str(text)
 }
 
-fn main() -> anyhow::Result<ExitCode> {
+fn main() -> ExitCode {
+    closed_pipe::guard(report)
+}
+
+fn report() -> anyhow::Result<ExitCode> {
     let options = Options::parse();
     let report = examine(options.check);
     let mut text = if options.json {
@@ -35,9 +38,7 @@ fn main() -> anyhow::Result<ExitCode> {
     if options.json {
         text.push('\n');
     }
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .context("print the report")?;
+    print!("{text}");
     Ok(match report.default_works() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,

@@ -4,11 +4,16 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use mscclpp_conformance::closed_pipe;
 use mscclpp_conformance::log;
 use mscclpp_conformance::scale::{Options, Row, processes, threads};
 use tracing_subscriber::filter::LevelFilter;
 
 fn main() -> ExitCode {
+    closed_pipe::guard(world)
+}
+
+fn world() -> ExitCode {
     log::init(LevelFilter::WARN);
     match measure(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
