@@ -9,7 +9,7 @@ use std::process::Command;
 
 use clap::CommandFactory;
 use mscclpp_bootstrap::Deadlines;
-use mscclpp_conformance::backend::{BACKENDS, Executor};
+use mscclpp_conformance::backend::Executor;
 use mscclpp_conformance::cases;
 use mscclpp_conformance::harness::Options;
 use mscclpp_device::nvrtc::{Arch, Nvrtc, Program, Target};
@@ -37,10 +37,6 @@ fn what_the_pages_name_exists() {
         .flat_map(cases::all);
     let suite = Suite {
         tests: tests.map(|test| test.name).collect(),
-        backends: BACKENDS
-            .iter()
-            .map(|backend| backend.name.to_owned())
-            .collect(),
         command: Some(Options::command()),
     };
     let faults = docs::check(&root(), suite).unwrap();

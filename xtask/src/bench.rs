@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::cli::{ranks, seconds};
+use crate::known::{SUITES, backend};
 use crate::launch::{Launch, print_line_but_zero, write_line};
 use crate::report::Report;
 use crate::report::cli::Output;
@@ -25,20 +26,18 @@ const RDMA: &str = "ib";
 /// Prints progress and a table, and writes a report as JSON; with --html, a page with plots, too.
 #[derive(Clone, Debug, Args)]
 pub struct BenchArgs {
-    /// How many ranks
-    #[arg(short, default_value = "2", value_name = "N", value_parser = ranks)]
+    /// How many ranks; two of them measure
+    #[arg(short, default_value = "2", value_name = "N", value_parser = two_or_more)]
     n: usize,
     /// Fewer sizes and samples
     #[arg(long)]
     quick: bool,
-    /// Only this suite: sweep (sizes, queues and threads on all backends in turns, in an order that is
-    /// drawn anew each round), ping-pong, packet-ping-pong, split, one-way, post, bidirectional,
-    /// one-qp, two-qp, four-qp, ib, fifo or join. Where there is no RDMA device, ib runs in a guest with
-    /// Soft-RoCE (see rxe-run), beside perftest
-    #[arg(long, value_name = "NAME")]
+    /// Only this suite; docs/benchmarks.md says what each measures. Where there is no RDMA device, ib
+    /// runs in a guest with Soft-RoCE (see rxe-run), beside perftest
+    #[arg(long, value_name = "NAME", value_parser = SUITES)]
     suite: Option<String>,
     /// Only backends whose name contains this text, such as gpu-initiated
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = backend)]
     backend: Option<String>,
     /// Where to write the report [default: bench/latest.json in the target directory]
     #[arg(long, value_name = "FILE")]
@@ -48,6 +47,13 @@ pub struct BenchArgs {
     /// Stop after this many seconds, the build not included
     #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds)]
     timeout: Duration,
+}
+
+fn two_or_more(text: &str) -> Result<usize, String> {
+    match ranks(text)? {
+        1 => Err("it needs 2 ranks".into()),
+        number => Ok(number),
+    }
 }
 
 /// Builds and runs the benchmark, and checks the report that it writes.

@@ -17,6 +17,7 @@ use crate::doctor::DoctorArgs;
 use crate::examples::cli::ExamplesArgs;
 use crate::fuzz::{Fuzz, fuzz};
 use crate::gpu::cli::{GpuPackArgs, GpuRunArgs};
+use crate::known::backend;
 use crate::launch::{Launch, LaunchError, print_line};
 use crate::rank_output::{Notes, rank_output};
 use crate::repeat::Repeat;
@@ -120,7 +121,7 @@ struct TestMpArgs {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     filter: Option<String>,
     /// Run only tests of backends whose name contains this text, such as proxy-ethernet
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = backend)]
     backend: Option<String>,
     /// Whose queues kernels post to, of backends where they do: soft, or doca:soft0 for NVIDIA's
     /// GPUNetIO on a NIC in software, of which GPUNETIO_LIBRARY names a shared object
@@ -465,6 +466,10 @@ mod tests {
             "fuzz --seconds 0",
             "fuzz --jobs 0",
             "bench --json",
+            "bench --suite nope",
+            "bench --backend nope",
+            "bench -n 1",
+            "test-mp --backend nope",
             "bench --fail-above 10",
             "report",
             "report out.json --compare old.json --fail-above -1",
@@ -475,6 +480,10 @@ mod tests {
             "rxe-run ibv_devinfo",
             "gpu-run",
             "gpu-run --out results --only everything",
+            "gpu-run --out results --suite nope",
+            "gpu-run --out results --backend proxy-ib-host",
+            "trace",
+            "trace --keep a.json",
         ] {
             let words = ["xtask"].into_iter().chain(words.split(' '));
             assert!(Cli::try_parse_from(words).is_err());

@@ -31,6 +31,7 @@ pub mod examples;
 pub mod fetch;
 pub mod fuzz;
 pub mod gpu;
+pub mod known;
 pub mod launch;
 pub mod loom;
 pub mod mpi;

@@ -84,9 +84,35 @@ pub struct Options {
     pub child: Option<String>,
 }
 
+impl Options {
+    /// What selects tests, as it was typed.
+    pub(super) fn selection(&self) -> String {
+        let mut given = Vec::new();
+        given.extend((!self.filter.is_empty()).then(|| format!("--filter={}", self.filter)));
+        given.extend((self.backend.iter()).map(|text| format!("--backend={text}")));
+        given.extend((self.ranks_above > 0).then(|| format!("--ranks-above={}", self.ranks_above)));
+        given.extend((self.exclude_perf_tests).then(|| "--exclude-perf-tests".into()));
+        given.extend((self.only_perf_tests).then(|| "--only-perf-tests".into()));
+        given.join(" ")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_selects_is_said_as_it_was_typed() {
+        let selection = |words: &str| {
+            let words = ["conformance"].into_iter().chain(words.split_whitespace());
+            Options::parse_from(words).selection()
+        };
+        assert_eq!(selection("--filter Kill"), "--filter=Kill");
+        assert_eq!(
+            selection("--backend=proxy-ib --ranks-above 2 --only-perf-tests"),
+            "--backend=proxy-ib --ranks-above=2 --only-perf-tests"
+        );
+    }
 
     #[test]
     fn a_filter_may_start_with_a_dash() {

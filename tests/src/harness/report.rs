@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::Measurement;
+use super::options::Options;
 use super::test::{Test, Verdict};
 
 /// Counts on every rank, prints on one.
@@ -72,9 +73,9 @@ impl Report {
     }
 
     /// The command line selects no test: a typing error, more likely than a wish.
-    pub(super) fn nothing_selected(&mut self, filter: &str) {
+    pub(super) fn nothing_selected(&mut self, options: &Options) {
         if self.prints {
-            eprintln!("no test is selected (--filter={filter})");
+            eprintln!("no test is selected by {}", options.selection());
         }
         self.lost = true;
     }

@@ -37,7 +37,7 @@ pub fn run(control: &Control, options: &Options, tests: Vec<Test>) -> Report {
         .collect();
     let mut report = Report::new(control.rank() == 0);
     if tests.is_empty() {
-        report.nothing_selected(&options.filter);
+        report.nothing_selected(options);
     }
     for (number, test) in tests.iter().enumerate() {
         let start = Instant::now();

@@ -7,6 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
 use super::facts::{Facts, TestFunction, parts};
 use super::shell;
 use crate::cli::Cli;
+use crate::known::SUITES;
 
 /// How a page shows a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,29 +170,8 @@ impl<'a> Checker<'a> {
             };
             faults.extend(filter_fault(filter, &names));
         }
-        if let Some(suite) = option(own, "--suite").filter(|name| !is_placeholder(name)) {
-            faults.extend(self.bench_suite(suite));
-        }
-        if let Some(backend) = option(own, "--backend").filter(|name| !is_placeholder(name)) {
-            let known = self
-                .facts
-                .suite
-                .backends
-                .iter()
-                .any(|name| name.contains(backend));
-            faults.extend((!known).then(|| format!("no backend's name holds {backend:?}")));
-        }
         faults.extend(self.command(behind.get(1..).unwrap_or_default(), shown));
         faults
-    }
-
-    /// The suites of the benchmark are those that its help names.
-    fn bench_suite(&self, name: &str) -> Option<String> {
-        let bench = self.xtask.find_subcommand("bench")?;
-        let suite = bench.get_arguments().find(|arg| arg.get_id() == "suite")?;
-        let help = suite.get_long_help().or(suite.get_help())?.to_string();
-        let mut words = help.split(|c: char| c.is_whitespace() || ",:.".contains(c));
-        (!words.any(|word| word == name)).then(|| format!("the benchmark has no suite {name:?}"))
     }
 
     fn cargo(&self, words: &[String], shown: Shown) -> Vec<String> {
@@ -298,7 +278,8 @@ impl<'a> Checker<'a> {
             faults.extend(filter_fault(filter, &names));
         }
         if let Some(suite) = option(words, "--suite").filter(|name| !is_placeholder(name)) {
-            faults.extend(self.bench_suite(suite));
+            let known = SUITES.contains(&suite);
+            faults.extend((!known).then(|| format!("the benchmark has no suite {suite:?}")));
         }
         faults
     }

@@ -40,8 +40,6 @@ pub use page::{Block, Page};
 pub struct Suite {
     /// Names of its tests, `Suite.Test`, of all executors.
     pub tests: Vec<String>,
-    /// Names of its backends.
-    pub backends: Vec<String>,
     /// Its command line.
     pub command: Option<clap::Command>,
 }

@@ -10,6 +10,7 @@ use clap::Args;
 use super::pack::pack;
 use super::run::{GpuRun, Only, run};
 use crate::cli::{ranks, seconds};
+use crate::known::{SUITES, gpu_backend};
 use crate::supervise::Interrupt;
 use crate::test_mp::Profile;
 
@@ -60,10 +61,10 @@ pub struct GpuRunArgs {
     #[arg(long)]
     quick: bool,
     /// Only this suite of the benchmark
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = SUITES)]
     suite: Option<String>,
     /// Only backends of the benchmark whose name contains this text, such as ipc
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = gpu_backend)]
     backend: Option<String>,
     /// Measure the tests of this build of MSCCL++ too, by mpirun
     #[arg(long, value_name = "DIR")]
