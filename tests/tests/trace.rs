@@ -20,7 +20,14 @@ fn trace_of_two_ranks_goes_from_kernel_to_kernel() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     // The program holds the time lines against what was played.
-    let made = trace(at, &["--demo", "--iterations", "5", "-o", "t.json"]);
+    let play = ["--demo", "--iterations", "5", "-o", "t.json"];
+    let made = trace(at, &play);
+    assert!(made.status.success(), "{}", text(&made));
+    let left = std::fs::read_dir(at).unwrap();
+    let mut left: Vec<_> = left.map(|file| file.unwrap().file_name()).collect();
+    left.sort_unstable();
+    assert_eq!(left, ["t-proxy.json", "t-queue.json"]);
+    let made = trace(at, &[&play[..], &["--keep"]].concat());
     assert!(made.status.success(), "{}", text(&made));
     for way in ["proxy", "queue"] {
         let [zero, one] = ["0", "1"].map(|rank| format!("t-{way}-rank{rank}.json"));

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
 //! `cargo xtask trace`: time lines of what kernels, proxies, NICs and the wire did.
 
+mod options;
+
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+
+pub(crate) use options::TraceArgs;
 
 use crate::launch::write_line;
 use crate::supervise::{Ending, Interrupt};
@@ -15,40 +17,16 @@ use crate::workspace::{SUITE, Workspace, describe, run};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Make one time line of ranks' traces, for Perfetto and Chrome
-///
-/// The files are what RankTrace::save of mscclpp_port::trace writes, one of each rank. The time line is
-/// held against the rules of the Trace Event Format before it is written. docs/tracing.md says how
-/// programs leave traces.
-#[derive(Debug, Args)]
-pub struct TraceArgs {
-    /// Files of ranks; with --check, time lines
-    #[arg(value_name = "FILE", required_unless_present = "demo")]
-    files: Vec<PathBuf>,
-    /// Where to write it
-    #[arg(short, long, value_name = "FILE", default_value = "trace.json")]
-    output: PathBuf,
-    /// Only hold time lines against the format's rules
-    #[arg(long, conflicts_with = "demo")]
-    check: bool,
-    /// Make the traces, by ping-pongs of two ranks on CPU threads: trace-proxy.json, through proxies over
-    /// TCP, and trace-queue.json, on queues of NICs in software
-    #[arg(long, conflicts_with = "files")]
-    demo: bool,
-    /// Round trips of each ping-pong
-    #[arg(long, value_name = "N", default_value = "20", requires = "demo")]
-    iterations: u64,
-}
-
 impl TraceArgs {
     /// Builds the program that does it, and runs it.
     ///
     /// # Errors
     ///
     /// When the program cannot be built or run, or fails.
-    pub fn run(&self, interrupt: &Interrupt) -> Result<()> {
+    pub(crate) fn run(&self, interrupt: &Interrupt) -> Result<()> {
         let workspace = Workspace::load()?;
-        let build = ["build", "--package", SUITE, "--bin", "trace"];
+        // As `bench` builds: what that has built is there.
+        let build = ["build", "--release", "--package", SUITE, "--bin", "trace"];
         let program = Workspace::build(workspace.cargo(), &build, interrupt)
             .context("the program that makes time lines cannot be built")?;
         let mut command = Command::new(program);
@@ -62,17 +40,48 @@ impl TraceArgs {
         }
     }
 
+    /// What the program is told. It takes the same options.
     fn arguments(&self) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = self.files.iter().map(Into::into).collect();
-        if self.check {
+        let Self {
+            files,
+            output,
+            check,
+            demo,
+            iterations,
+            keep,
+        } = self;
+        let mut arguments: Vec<OsString> = files.iter().map(Into::into).collect();
+        if *check {
             arguments.push("--check".into());
         } else {
-            arguments.extend(["--output".into(), self.output.clone().into()]);
+            arguments.extend(["--output".into(), output.into()]);
         }
-        if self.demo {
-            let iterations = self.iterations.to_string();
+        if *demo {
+            let iterations = iterations.to_string();
             arguments.extend(["--demo".into(), "--iterations".into(), iterations.into()]);
         }
+        arguments.extend(keep.then(|| "--keep".into()));
         arguments
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[test]
+    fn the_program_gets_the_options_that_were_given() {
+        for words in [
+            "trace a.json b.json -o c.json",
+            "trace --check a.json",
+            "trace --demo -o target/t.json --iterations 3 --keep",
+        ] {
+            let given = TraceArgs::parse_from(words.split(' '));
+            let words = [OsString::from("trace")].into_iter();
+            let passed = TraceArgs::parse_from(words.chain(given.arguments()));
+            assert_eq!(format!("{given:?}"), format!("{passed:?}"));
+        }
     }
 }

@@ -1,52 +1,40 @@
 // SPDX-License-Identifier: MIT
 //! Time lines: `mscclpp_port::trace` as a command. `cargo xtask trace` starts it.
 
+#[path = "../../../xtask/src/trace/options.rs"]
+mod options;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
+use mscclpp_conformance::closed_pipe;
 use mscclpp_conformance::trace_demo::{Way, run};
 use mscclpp_port::trace::{Facts, RankTrace, check, chrome};
+use options::TraceArgs;
 use serde_json::Value;
 
-/// Makes one time line of the traces of ranks, checks it, and writes it.
-#[derive(Debug, Parser)]
-struct Options {
-    /// Files of ranks, as RankTrace::save writes them; with --check, time lines
-    #[arg(value_name = "FILE", required_unless_present = "demo")]
-    files: Vec<PathBuf>,
-    /// Where to write it
-    #[arg(short, long, value_name = "FILE", default_value = "trace.json")]
-    output: PathBuf,
-    /// Only hold time lines against the format's rules
-    #[arg(long, conflicts_with = "demo")]
-    check: bool,
-    /// Make the traces: ping-pongs of two ranks on CPU threads, through proxies over TCP and on queues of
-    /// NICs in software; the ranks' files go beside the output
-    #[arg(long, conflicts_with = "files")]
-    demo: bool,
-    /// Round trips of each ping-pong
-    #[arg(long, value_name = "N", default_value = "20", requires = "demo")]
-    iterations: u64,
+fn main() -> ExitCode {
+    closed_pipe::guard(time_lines)
 }
 
-fn main() -> anyhow::Result<ExitCode> {
-    let options = Options::parse();
+fn time_lines() -> anyhow::Result<()> {
+    let options = TraceArgs::parse();
     if options.check {
         for file in &options.files {
             let text = fs::read(file).with_context(|| format!("read {}", file.display()))?;
             let json = serde_json::from_slice(&text)?;
             println!("{}: {}", file.display(), told(&checked(&json)?));
         }
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     if options.demo {
         for way in [Way::Proxy, Way::Queue] {
             let ranks = run(way, options.iterations)?;
             let output = beside(&options.output, way.name());
-            for rank in &ranks {
+            for rank in ranks.iter().filter(|_| options.keep) {
                 let file = beside(&output, &format!("rank{}", rank.rank));
                 rank.save(&file)
                     .with_context(|| format!("write {}", file.display()))?;
@@ -54,7 +42,7 @@ fn main() -> anyhow::Result<ExitCode> {
             let facts = write(&ranks, &output)?;
             way.expect(&facts, options.iterations)?;
         }
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let ranks: Vec<RankTrace> = (options.files.iter())
         .map(|file| {
@@ -66,7 +54,7 @@ fn main() -> anyhow::Result<ExitCode> {
         ensure!(!twice, "two of the files are of rank {}", rank.rank);
     }
     write(&ranks, &options.output)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Writes the time line of some ranks.
