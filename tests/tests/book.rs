@@ -179,6 +179,21 @@ fn every_error_and_status_is_explained() {
     }
 }
 
+#[test]
+fn every_column_of_counters_is_explained() {
+    let page = Page::parse("", &read("docs/seeing.md"));
+    let told: Vec<&str> = page.spans.iter().map(|(_, span)| span.as_str()).collect();
+    let source = read("crates/mscclpp-port/src/counters/table.rs");
+    let tables: Vec<&str> = source.split("Table::new(&[").skip(1).collect();
+    assert_eq!(tables.len(), 4);
+    for table in tables {
+        let columns = table[..table.find("])").unwrap()].split('"');
+        for column in columns.skip(1).step_by(2) {
+            assert!(told.contains(&column), "{column:?} is on no page");
+        }
+    }
+}
+
 /// The cells of the row of a table that begins with this code.
 fn row(page: &str, first: &str) -> Vec<String> {
     let start = format!("| `{first}`");

@@ -211,7 +211,8 @@ impl fmt::Display for ProxyCounters {
     }
 }
 
-/// A table of each kind of thing that there is. A dash stands for what nobody counts.
+/// A table of each kind of thing that there is. A dash stands for what nobody counts. The columns are
+/// explained in `docs/seeing.md` of the repository.
 impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of_services = self
