@@ -120,7 +120,8 @@ impl Device {
     /// [`Counters::bytes_mapped`] tells whether it happens.
     ///
     /// The link lasts as long as the stream, or until either device is
-    /// dropped or links to the same device again. When it is gone, requests to
+    /// dropped, links to the same device again, or says what is out of order, such
+    /// as offers of more memory than it hears the answers of. When it is gone, requests to
     /// that device fail with RETRY_EXC_ERR.
     ///
     /// # Errors

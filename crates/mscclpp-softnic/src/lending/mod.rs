@@ -42,12 +42,6 @@ impl Default for Lending {
     }
 }
 
-/// Nothing can be offered: as if the peer had declined.
-fn not_lent(nic: &mut Nic, Loan { peer, key, .. }: Loan) {
-    let answered = nic.common.loans.answered(peer, key, false);
-    debug_assert_eq!(answered, Ok(()), "an offer was wanted");
-}
-
 /// Owners of a mapping that nothing new will touch.
 pub(crate) struct Ended {
     pub(crate) owners: Vec<Owner>,
@@ -88,11 +82,11 @@ impl Lending {
                     let owner = range.owner().clone();
                     match self.thread.ask(Job::Export(loan, range.clone())) {
                         Ok(()) => drop(self.lent.insert(loan, owner)),
-                        Err(_) => not_lent(nic, loan),
+                        Err(_) => nic.common.loans.not_offered(peer, key),
                     }
                 }
                 // Deregistered since.
-                None => not_lent(nic, loan),
+                None => nic.common.loans.not_offered(peer, key),
             },
             Do::Withdraw => link.tell(key, &Notice::Withdrawn, None),
             Do::Reclaim => freed.extend(self.lent.remove(&loan)),
@@ -185,9 +179,10 @@ impl Lending {
         let link = links.iter_mut().find(|end| end.id == link);
         match (done, link) {
             (Done::Exported(_, Some((offer, descriptor))), Some(link)) => {
+                nic.common.loans.offers(peer, key);
                 link.tell(key, &Notice::Offered(offer), descriptor);
             }
-            (Done::Exported(_, None), Some(_)) => not_lent(nic, loan),
+            (Done::Exported(_, None), Some(_)) => nic.common.loans.not_offered(peer, key),
             (Done::Exported(..), None) => {}
             (Done::Imported(_, imported), link) => {
                 let places = imported.iter().map(|(space, range)| Place {

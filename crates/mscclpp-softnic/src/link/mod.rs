@@ -259,3 +259,6 @@ impl LinkEnd {
         self.used = 0;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,79 +8,42 @@
 //! that was taken is *withdrawn*: the peer uses its mapping no more, and says
 //! that it has *released* it when no copy from it is under way. Until then the
 //! owner of the memory is kept.
+//!
+//! What a device remembers for a peer is bounded, whatever that says and whether
+//! or not it reads. Offers without an answer are at most [`MAX_UNANSWERED`], until
+//! the answer has gone to the link; the lender, which reads it later, counts no
+//! fewer. A device takes [`MAX_BORROWED`] and declines the rest. A peer that goes
+//! beyond either is [`OutOfStep`]. So of each registration, and of each kind, at
+//! most one order waits.
+
+mod notice;
+mod order;
 
 use std::collections::{HashMap, VecDeque};
 
 use mlx5_queue::MemoryKey;
+pub(crate) use notice::{Notice, Offer, OutOfStep};
+pub(crate) use order::{Do, Order};
 use smallvec::SmallVec;
 
 use super::access::{Place, SpaceId};
 use super::packet::Piece;
 use crate::capability::DeviceAddress;
 
-/// Registrations of one peer that this device takes; more are declined.
-const MAX_BORROWED: usize = 4096;
+/// Registrations of one peer that a device takes; more are declined. The lender
+/// relies on it: it is a part of the protocol.
+const MAX_BORROWED: usize = if cfg!(test) { 36 } else { 4096 };
 
 /// Offers to one peer without an answer. Each may hold a descriptor at both ends,
 /// of which a process has 1024 where nobody has raised that.
 const MAX_UNANSWERED: usize = 32;
 
-/// What two devices say to each other of one registration, named by its key.
-/// `Offered` and `Withdrawn` come from who lends, the others from who borrows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Notice {
-    Offered(Offer),
-    Taken,
-    Declined,
-    Withdrawn,
-    Released,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Offer {
-    /// Where the registration is, in the lender's terms. It has at least one
-    /// byte and does not wrap.
-    pub(crate) address: u64,
-    pub(crate) length: u64,
-    /// A descriptor comes with it.
-    pub(crate) descriptor: bool,
-    /// For the memory that imports it.
-    pub(crate) description: Vec<u8>,
-}
-
-/// A peer broke the protocol: its link is of no use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a notice of lent memory that does not fit what was said before: {0}")]
-pub(crate) struct OutOfStep(pub(crate) &'static str);
-
-/// Something for the shell to do about a registration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Order {
-    pub(crate) peer: DeviceAddress,
-    pub(crate) key: MemoryKey,
-    pub(crate) what: Do,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Do {
-    /// Export it, keep its owner, and offer it.
-    Offer,
-    /// Say that it is over.
-    Withdraw,
-    /// The peer does not use it, or never did: let its owner go.
-    Reclaim,
-    /// The peer's: say that it is taken, or not.
-    Take,
-    Decline,
-    /// The peer's, and mapped: let go of it when no access can touch it any
-    /// more, and say so.
-    Release,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lent {
-    /// No answer yet. `ended`: the registration is gone meanwhile.
+    /// No answer yet. `said`: the offer has gone to the link. `ended`: the
+    /// registration is gone meanwhile.
     Offered {
+        said: bool,
         ended: bool,
     },
     Taken,
@@ -97,6 +60,8 @@ enum Borrowed {
         length: u64,
     },
     Mapped(Mapping),
+    /// Not taken, which was not said yet.
+    Declined,
     /// Withdrawn; accesses may be under way.
     Leaving,
 }
@@ -115,8 +80,10 @@ struct Peer {
     lent: HashMap<MemoryKey, Lent>,
     /// Of `lent`: those that are offered.
     unanswered: usize,
+    /// Of `lent`: those that were taken, and not released.
+    taken: usize,
     borrowed: HashMap<MemoryKey, Borrowed>,
-    /// Of `borrowed`: those that are being mapped.
+    /// Of `borrowed`: those whose answer has not gone to the link.
     asked: usize,
 }
 
@@ -139,6 +106,7 @@ impl Loans {
             device,
             lent: HashMap::new(),
             unanswered: 0,
+            taken: 0,
             borrowed: HashMap::new(),
             asked: 0,
         });
@@ -150,8 +118,19 @@ impl Loans {
         self.orders.retain(|order| order.peer != device);
     }
 
+    /// What to do next. An answer counts as said: it has to go to the link before
+    /// the peer's next notice is taken in.
     pub(crate) fn next_order(&mut self) -> Option<Order> {
-        self.orders.pop_front()
+        let order = self.orders.pop_front()?;
+        if let Do::Take | Do::Decline = order.what
+            && let Some(peer) = self.peer(order.peer)
+        {
+            peer.asked -= 1;
+            if order.what == Do::Decline {
+                peer.borrowed.remove(&order.key);
+            }
+        }
+        Some(order)
     }
 
     pub(crate) fn has_orders(&self) -> bool {
@@ -184,14 +163,29 @@ impl Loans {
             None if peer.unanswered >= MAX_UNANSWERED => false,
             None => {
                 peer.unanswered += 1;
-                peer.lent.insert(key, Lent::Offered { ended: false });
+                let (said, ended) = (false, false);
+                peer.lent.insert(key, Lent::Offered { said, ended });
                 self.order(device, key, Do::Offer);
                 false
             }
         }
     }
 
-    /// A peer has answered an offer, or there was nothing to offer.
+    /// An offer goes to the link: from now on there may be an answer.
+    pub(crate) fn offers(&mut self, device: DeviceAddress, key: MemoryKey) {
+        if let Some(peer) = self.peer(device)
+            && let Some(Lent::Offered { said, .. }) = peer.lent.get_mut(&key)
+        {
+            *said = true;
+        }
+    }
+
+    /// There was nothing to offer: as if the peer had declined.
+    pub(crate) fn not_offered(&mut self, device: DeviceAddress, key: MemoryKey) {
+        self.settled(device, key, false);
+    }
+
+    /// A peer has answered an offer.
     pub(crate) fn answered(
         &mut self,
         device: DeviceAddress,
@@ -201,13 +195,31 @@ impl Loans {
         let Some(peer) = self.peer(device) else {
             return Ok(());
         };
-        let Some(lent) = peer.lent.get_mut(&key) else {
-            return Err(OutOfStep("an answer without an offer"));
+        match peer.lent.get(&key) {
+            None | Some(Lent::Offered { said: false, .. }) => {
+                Err(OutOfStep("an answer without an offer"))
+            }
+            Some(Lent::Offered { .. }) if taken && peer.taken >= MAX_BORROWED => {
+                Err(OutOfStep("more is taken than a device takes"))
+            }
+            Some(Lent::Offered { .. }) => {
+                self.settled(device, key, taken);
+                Ok(())
+            }
+            Some(_) => Err(OutOfStep("a second answer")),
+        }
+    }
+
+    /// It is known what becomes of an offer.
+    fn settled(&mut self, device: DeviceAddress, key: MemoryKey, taken: bool) {
+        let Some(peer) = self.peer(device) else {
+            return;
         };
-        let Lent::Offered { ended } = *lent else {
-            return Err(OutOfStep("a second answer"));
+        let Some(lent @ &mut Lent::Offered { ended, .. }) = peer.lent.get_mut(&key) else {
+            return;
         };
         peer.unanswered -= 1;
+        peer.taken += usize::from(taken);
         match (taken, ended) {
             (true, false) => *lent = Lent::Taken,
             (true, true) => {
@@ -223,7 +235,6 @@ impl Loans {
                 self.order(device, key, Do::Reclaim);
             }
         }
-        Ok(())
     }
 
     /// A registration is gone.
@@ -234,7 +245,7 @@ impl Loans {
                 continue;
             };
             match lent {
-                Lent::Offered { ended } => *ended = true,
+                Lent::Offered { ended, .. } => *ended = true,
                 Lent::Taken => {
                     *lent = Lent::Leaving;
                     orders.push(peer.device);
@@ -261,6 +272,7 @@ impl Loans {
             return Err(OutOfStep("a release of what was not withdrawn"));
         }
         peer.lent.remove(&key);
+        peer.taken -= 1;
         self.order(device, key, Do::Reclaim);
         Ok(())
     }
@@ -281,14 +293,15 @@ impl Loans {
         if peer.asked >= MAX_UNANSWERED {
             return Err(OutOfStep("too many offers that wait for an answer"));
         }
+        peer.asked += 1;
         if peer.borrowed.len() >= MAX_BORROWED {
+            peer.borrowed.insert(key, Borrowed::Declined);
             self.order(device, key, Do::Decline);
             return Ok(false);
         }
         let (address, length) = (offer.address, offer.length);
         let asked = Borrowed::Asked { address, length };
         peer.borrowed.insert(key, asked);
-        peer.asked += 1;
         Ok(true)
     }
 
@@ -307,9 +320,8 @@ impl Loans {
             return;
         };
         let (address, length) = (*address, *length);
-        peer.asked -= 1;
         if places.is_empty() {
-            peer.borrowed.remove(&key);
+            peer.borrowed.insert(key, Borrowed::Declined);
             return self.order(device, key, Do::Decline);
         }
         let mapping = Mapping {
@@ -367,6 +379,8 @@ impl Loans {
     }
 }
 
+#[cfg(test)]
+mod hostile;
 #[cfg(test)]
 mod pairs;
 #[cfg(test)]

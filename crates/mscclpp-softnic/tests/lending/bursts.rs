@@ -2,7 +2,7 @@
 //! Offers wait for their answers with a descriptor each, of which a process has
 //! not many: no more than so many at a time.
 
-use std::io::{ErrorKind, Write};
+use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -119,39 +119,75 @@ fn who_offers_more_at_a_time_loses_its_link() {
     }
 }
 
-/// Every offer too many is declined, and nobody reads that.
+/// Of these nothing has to be mapped.
 #[test]
-fn who_does_not_read_notices_loses_its_link() {
-    let end = end();
-    let mut peer = Peer::of(&end);
-    let lent = SharedBuffer::new(4096);
-    let mut taken = 0;
-    while taken < 4096 {
-        for key in taken..taken + UNANSWERED {
-            let offered = offer(key as u32, 0x10000, 4096, true, 0);
-            peer.say_with(&offered, lent.memory());
+fn who_offers_more_at_a_time_than_is_taken_loses_its_link() {
+    for (more, ends) in [(0, false), (1, true)] {
+        let end = end();
+        let mut peer = Peer::of(&end);
+        let lent = SharedBuffer::new(4096);
+        let mut taken = 0;
+        while taken < 4096 {
+            for key in taken..taken + UNANSWERED {
+                let offered = offer(key as u32, 0x10000, 4096, true, 0);
+                peer.say_with(&offered, lent.memory());
+            }
+            for _ in 0..UNANSWERED {
+                assert_eq!(peer.heard().0, TAKEN);
+            }
+            taken += UNANSWERED;
         }
-        for _ in 0..UNANSWERED {
-            assert_eq!(peer.heard().0, TAKEN);
+        // At once, so that they are read before an answer is sent.
+        let keys = (taken..).take(UNANSWERED + more);
+        let offers = keys.map(|key| offer(key as u32, 0x10000, 4096, false, 0));
+        peer.say(&offers.collect::<Vec<_>>().concat());
+        if ends {
+            peer.expect_hang_up();
+        } else {
+            for _ in 0..UNANSWERED {
+                assert_eq!(peer.heard().0, DECLINED);
+            }
         }
-        taken += UNANSWERED;
     }
-    peer.stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    let declined = notice(DECLINED, 0).len();
-    // Twice what may wait.
-    let most = 2 * (8 << 20) / declined;
-    let key = 9999u32.to_le_bytes();
-    let one = frame(OFFERED, &[&key, &[0; 8], &[1, 0, 0, 0, 0, 0, 0, 0], &[0]]);
-    let chunk = one.repeat(1000);
-    let broken = (0..most / 1000).find_map(|_| peer.stream.write_all(&chunk).err());
-    // Or a moment later: what is congested gets no more at once.
-    if let Some(broken) = broken.map(|error| error.kind()) {
-        let ends = [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset];
-        assert!(ends.contains(&broken), "{broken}");
+}
+
+/// Nobody reads the answers, for which there is no room on the link.
+#[test]
+fn who_offers_more_than_it_hears_of_loses_its_link() {
+    /// As fast as this the peer reads, so that the link stays full.
+    const SIP: usize = 16 << 10;
+    for (offers, ends) in [(UNANSWERED, false), (2000, true)] {
+        let end = end();
+        let (mut peer, device) = Peer::link(&end.device);
+        // More than may wait to be sent, of which one queue has a MiB under way.
+        let queue = QueueNumber::new(0x77).unwrap();
+        let list = [end.local(0, 8 << 20).encode()];
+        let remote = RemoteAddress {
+            address: 0,
+            key: MemoryKey::new(1),
+        };
+        let _posters: Vec<_> = (0..16)
+            .map(|_| {
+                let mut poster = Poster::new(&end.domain, &setup());
+                let to = QueueAddress { device, queue };
+                poster.connect(to, &setup(), Mtu::Bytes4096);
+                poster.post(write(remote, &list));
+                poster
+            })
+            .collect();
+        let mut said = 0;
+        while said < offers && !end.device.links().is_empty() {
+            let few = (said..offers).take(4);
+            let few = few.map(|key| offer(key as u32, 0x10000, 4096, false, 0));
+            let few: Vec<_> = few.collect();
+            said += few.len();
+            // It may have ended meanwhile.
+            let _ = peer.stream.write_all(&few.concat());
+            let _ = peer.stream.read(&mut vec![0; SIP]);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(end.device.links().is_empty(), ends, "{said} offers");
     }
-    wait_for("the end of the link", || {
-        end.device.links().is_empty().then_some(())
-    });
 }
 
 /// In a process of its own: a limit is for all threads of one.

@@ -44,6 +44,7 @@ fn a_registration_is_offered_once_and_used_when_it_is_taken() {
     assert!(!loans.lends(PEER, KEY, GPU));
     assert!(!loans.lends(PEER, KEY, GPU));
     assert_eq!(orders(&mut loans), [Do::Offer]);
+    loans.offers(PEER, KEY);
     loans.answered(PEER, KEY, true).unwrap();
     assert!(loans.lends(PEER, KEY, GPU));
     assert!(loans.answered(PEER, KEY, true).is_err());
@@ -62,6 +63,7 @@ fn a_registration_is_offered_once_and_used_when_it_is_taken() {
 fn one_that_is_declined_is_not_offered_again() {
     let mut loans = connected();
     loans.lends(PEER, KEY, GPU);
+    loans.offers(PEER, KEY);
     loans.answered(PEER, KEY, false).unwrap();
     assert!(!loans.lends(PEER, KEY, GPU));
     assert_eq!(orders(&mut loans), [Do::Offer, Do::Reclaim]);
@@ -76,6 +78,7 @@ fn one_that_ends_before_the_answer_is_withdrawn_after_it() {
         loans.lends(PEER, KEY, GPU);
         loans.withdraw(KEY);
         assert_eq!(orders(&mut loans), [Do::Offer]);
+        loans.offers(PEER, KEY);
         loans.answered(PEER, KEY, taken).unwrap();
         assert!(!loans.lends(PEER, KEY, GPU));
         let next = orders(&mut loans);
@@ -135,6 +138,66 @@ fn a_peer_can_lend_only_so_much() {
     }
     assert!(!loans.offered(PEER, KEY, &offer()).unwrap());
     assert_eq!(orders(&mut loans), [Do::Decline]);
+}
+
+/// Whether they are mapped, cannot be, or are more than are taken.
+#[test]
+fn an_offer_counts_until_its_answer_goes_to_the_link() {
+    for (taken, places) in [(0, &[at(1, 0x7000)][..]), (0, &[]), (MAX_BORROWED, &[])] {
+        let mut loans = connected();
+        let key = |number: usize| MemoryKey::new(0x1000 + number as u32);
+        for number in 0..taken {
+            loans.offered(PEER, key(number), &offer()).unwrap();
+            let places = [at(1, 0x7000)].into_iter().collect();
+            loans.mapped(PEER, key(number), places);
+            loans.next_order();
+        }
+        for number in taken..taken + MAX_UNANSWERED {
+            if loans.offered(PEER, key(number), &offer()).unwrap() {
+                loans.mapped(PEER, key(number), places.iter().copied().collect());
+            }
+        }
+        assert!(loans.offered(PEER, KEY, &offer()).is_err());
+        loans.next_order();
+        loans.offered(PEER, KEY, &offer()).unwrap();
+        let other = key(taken + MAX_UNANSWERED);
+        assert!(loans.offered(PEER, other, &offer()).is_err());
+        // What is declined may be offered again when that is said.
+        if places.is_empty() {
+            loans.next_order();
+            loans.offered(PEER, key(taken), &offer()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn nothing_is_answered_before_it_was_offered() {
+    for taken in [false, true] {
+        let mut loans = connected();
+        loans.lends(PEER, KEY, GPU);
+        assert!(loans.answered(PEER, KEY, taken).is_err());
+        assert_eq!(orders(&mut loans), [Do::Offer]);
+        assert!(loans.answered(PEER, KEY, taken).is_err());
+        loans.not_offered(PEER, KEY);
+        assert_eq!(orders(&mut loans), [Do::Reclaim]);
+        assert!(loans.answered(PEER, KEY, taken).is_err());
+    }
+}
+
+/// Those that were withdrawn and not released count, too: their owners are kept.
+#[test]
+fn a_peer_takes_no_more_than_a_device_does() {
+    let mut loans = connected();
+    let key = |number: usize| MemoryKey::new(0x1000 + number as u32);
+    for number in 0..=MAX_BORROWED {
+        loans.lends(PEER, key(number), GPU);
+        loans.offers(PEER, key(number));
+        let answered = loans.answered(PEER, key(number), true);
+        assert_eq!(answered.is_ok(), number < MAX_BORROWED);
+        loans.withdraw(key(number));
+    }
+    loans.released(PEER, key(0)).unwrap();
+    loans.answered(PEER, key(MAX_BORROWED), true).unwrap();
 }
 
 #[test]
