@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT
 //! Who runs the state machine: a thread, or the caller.
 
+mod sleep;
+
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::thread::set_current_timer_slack;
+use sleep::{Bell, Sleep};
 
 use crate::capability::{Capabilities, DeviceAddress};
 use crate::config::{DeviceConfig, EngineMode};
@@ -38,6 +41,20 @@ struct Turn {
 /// A doorbell page and what was stored to its register.
 type Rung = (u32, [u8; 8]);
 
+/// A descriptor that is readable from a ring on.
+struct Wake(OwnedFd);
+
+impl Bell for Wake {
+    fn ring(&self) {
+        // It fails only when the counter is full: then it is readable anyway.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    fn silence(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
 /// A device, as its handles and its engine share it.
 pub(crate) struct Inner {
     pub(crate) name: String,
@@ -52,11 +69,7 @@ pub(crate) struct Inner {
     inbox: Mutex<Vec<Rung>>,
     /// What has come of exports and imports.
     done: Mutex<Vec<Done>>,
-    sleeping: AtomicBool,
-    /// Counts what the engine has been told of: it does not sleep on news.
-    news: AtomicU64,
-    /// Ends the engine's nap.
-    wake: OwnedFd,
+    sleep: Sleep<Wake>,
     stop: AtomicBool,
 }
 
@@ -77,11 +90,7 @@ impl Inner {
 
     /// Tells the engine that there is something to look at.
     pub(crate) fn wake(&self) {
-        self.news.fetch_add(1, Ordering::SeqCst);
-        if self.sleeping.swap(false, Ordering::SeqCst) {
-            // It fails only when the counter is full: then it is awake anyway.
-            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-        }
+        self.sleep.wake();
     }
 
     /// True once its last handle is gone.
@@ -215,9 +224,7 @@ impl Engine {
             wanted: AtomicUsize::new(0),
             inbox: Mutex::new(Vec::new()),
             done: Mutex::new(Vec::new()),
-            sleeping: AtomicBool::new(false),
-            news: AtomicU64::new(0),
-            wake,
+            sleep: Sleep::new(Wake(wake)),
             stop: AtomicBool::new(false),
         });
         inner.lock().lending.thread = LendingThread::new(Arc::downgrade(&inner));
@@ -303,7 +310,7 @@ fn run(inner: &Inner) {
     let mut heard = Instant::now();
     loop {
         // Before everything that it may be news of, the end included.
-        let news = inner.news.load(Ordering::SeqCst);
+        let news = inner.sleep.news();
         if inner.has_ended() {
             return;
         }
@@ -360,8 +367,7 @@ fn nap(inner: &Inner, usual: Duration, watch: Watch) {
         streams,
         news,
     } = watch;
-    inner.sleeping.store(true, Ordering::SeqCst);
-    if inner.news.load(Ordering::SeqCst) == news {
+    inner.sleep.nap(news, |Wake(wake)| {
         let mut nap = usual.clamp(SHORTEST_NAP, LONGEST_NAP);
         if !queues {
             // A handle's call, or a stream, wakes it.
@@ -373,7 +379,7 @@ fn nap(inner: &Inner, usual: Duration, watch: Watch) {
         if let Some(next) = next {
             nap = nap.min(next.since(inner.now()));
         }
-        let mut watched = vec![PollFd::new(&inner.wake, PollFlags::IN)];
+        let mut watched = vec![PollFd::new(wake, PollFlags::IN)];
         for (stream, outgoing) in &streams {
             let out = if *outgoing {
                 PollFlags::OUT
@@ -388,8 +394,5 @@ fn nap(inner: &Inner, usual: Duration, watch: Watch) {
         };
         // An interruption or a failure is a short nap.
         let _ = poll(&mut watched, Some(&timeout));
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&inner.wake, &mut count);
-    }
-    inner.sleeping.store(false, Ordering::SeqCst);
+    });
 }

@@ -34,6 +34,7 @@ mod sender;
 mod socket;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod turn;
 mod wire;
 
 use std::net::Shutdown;

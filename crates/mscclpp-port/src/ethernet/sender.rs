@@ -9,12 +9,13 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::counters::LinkCells;
 use crate::ethernet::frame::{Frame, MAX_PAYLOAD};
 use crate::ethernet::socket::Socket;
+use crate::ethernet::turn::Turn;
 use crate::ethernet::wire::{MAX_FRAMES, Outgoing, Payload, PumpError, Wire, send};
 use crate::gpu::Staging;
 use crate::memory::{Region, Target};
@@ -76,9 +77,7 @@ struct Queue {
 pub(crate) struct Sender {
     queue: Mutex<Queue>,
     /// The frames being sent; held by the thread that pumps.
-    wire: Mutex<Wire>,
-    /// Something was queued that the pumping thread may not have seen.
-    kicked: AtomicBool,
+    wire: Turn<Wire>,
     /// The I/O thread has taken over, until the socket has room.
     stuck: AtomicBool,
     /// The next bytes are not there yet.
@@ -103,8 +102,7 @@ impl Sender {
     pub(crate) fn new(limit: usize, staging: Option<Staging>, gpu_copy: Duration) -> Self {
         Self {
             queue: Mutex::default(),
-            wire: Mutex::new(Wire::new(staging, gpu_copy)),
-            kicked: AtomicBool::new(false),
+            wire: Turn::new(Wire::new(staging, gpu_copy)),
             // Until there is a socket.
             stuck: AtomicBool::new(true),
             staging: AtomicBool::new(false),
@@ -236,7 +234,7 @@ impl Sender {
     pub(crate) fn abandon(&self) {
         self.close();
         self.staging.store(false, SeqCst);
-        lock(&self.wire).frames.clear();
+        self.wire.lock().frames.clear();
     }
 
     /// Whether the I/O thread has to send when the socket has room.
@@ -261,24 +259,15 @@ impl Sender {
 
     /// Moves what is queued into the socket, as far as it goes without waiting.
     pub(crate) fn pump(&self, socket: &Socket) -> Result<Pumped, PumpError> {
-        self.kicked.store(true, SeqCst);
-        loop {
-            let mut wire = match self.wire.try_lock() {
-                Ok(wire) => wire,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                // The holder looks at `kicked` after it has unlocked.
-                Err(TryLockError::WouldBlock) => return Ok(Pumped::Done),
-            };
-            self.kicked.store(false, SeqCst);
-            let pumped = self.drain(&mut wire, socket);
+        let pump = |wire: &mut Wire| {
+            let pumped = self.drain(wire, socket);
             self.staging
                 .store(matches!(pumped, Ok(Pumped::Staging)), SeqCst);
-            drop(wire);
-            match pumped {
-                Ok(Pumped::Done) if self.kicked.load(SeqCst) => {}
-                other => return other,
-            }
-        }
+            pumped
+        };
+        let all = |pumped: &_| matches!(pumped, Ok(Pumped::Done));
+        // Or another thread is at it.
+        self.wire.take(pump, all).unwrap_or(Ok(Pumped::Done))
     }
 
     fn drain(&self, wire: &mut Wire, socket: &Socket) -> Result<Pumped, PumpError> {
