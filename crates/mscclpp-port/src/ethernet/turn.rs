@@ -56,6 +56,7 @@ impl<T> Turn<T> {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
     use loom::thread;
 
     use super::*;
@@ -67,15 +68,18 @@ mod loom_tests {
         model.preemption_bound = Some(3);
         model.check(move || {
             let queue = Arc::new(Mutex::new(0));
-            let turn = Arc::new(Turn::new(0));
+            let sent = Arc::new(AtomicU64::new(0));
+            let turn = Arc::new(Turn::new(()));
             let post = {
-                let (queue, turn) = (queue.clone(), turn.clone());
+                let (queue, sent, turn) = (queue.clone(), sent.clone(), turn.clone());
                 move || {
                     *lock(&queue) += 1;
-                    turn.take(
-                        |done| *done += std::mem::take(&mut *lock(&queue)),
-                        |()| true,
-                    );
+                    let work = |(): &mut ()| {
+                        let taken = std::mem::take(&mut *lock(&queue));
+                        // A step of its own, so that others come in between.
+                        sent.fetch_add(taken, Relaxed);
+                    };
+                    turn.take(work, |()| true);
                 }
             };
             let others: Vec<_> = (1..threads).map(|_| thread::spawn(post.clone())).collect();
@@ -83,7 +87,7 @@ mod loom_tests {
             for other in others {
                 other.join().unwrap();
             }
-            assert_eq!((*turn.lock(), *lock(&queue)), (threads, 0));
+            assert_eq!((sent.load(Relaxed), *lock(&queue)), (threads as u64, 0));
         });
     }
 
