@@ -92,6 +92,9 @@ struct TestCpuArgs {
     /// Run only tests whose name contains this text; none is an error
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     filter: Option<String>,
+    /// Test only this package; may be given several times
+    #[arg(long = "package", short, value_name = "NAME", conflicts_with = "seeds")]
+    packages: Vec<String>,
     /// Build with AddressSanitizer and LeakSanitizer, or with ThreadSanitizer; leaves out
     /// documentation tests, loom models, mutants, what only compiles kernels, and the crates in which
     /// there is nothing for it to find
@@ -340,6 +343,7 @@ impl TestCpuArgs {
     fn run(self, interrupt: &Interrupt) -> Result<Tally> {
         let options = TestCpu {
             filter: self.filter,
+            packages: self.packages,
             sanitize: self.sanitize,
             seeds: self.seeds,
             timeout: self.timeout,

@@ -14,13 +14,15 @@ use crate::supervise::{Ending, Interrupt, Line, Stream};
 use crate::tally::Tally;
 use crate::test_output::{Shown, TestOutput};
 use crate::weak::{self, Schedules};
-use crate::workspace::{Workspace, describe, run_merged};
+use crate::workspace::{Package, Workspace, describe, run_merged};
 
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct TestCpu {
     /// Only tests whose name holds this.
     pub filter: Option<String>,
+    /// Only tests of these packages; none are all.
+    pub packages: Vec<String>,
     /// What to build with.
     pub sanitize: Option<Sanitizer>,
     /// Only the device code's tests on weak memory, with so many seeds each.
@@ -41,8 +43,8 @@ struct Progress<'a> {
 ///
 /// # Errors
 ///
-/// When the tests cannot be run, the filter matches none, or the user
-/// interrupts. Tests that fail are counted in the tally.
+/// When the tests cannot be run, there is no package of a name, the filter matches
+/// none, or the user interrupts. Tests that fail are counted in the tally.
 pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
     let workspace = Workspace::load()?;
     let started = Instant::now();
@@ -60,13 +62,15 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
 
     let mut command = workspace.cargo();
     command.args(["test", "--no-fail-fast", "--color", "never"]);
-    let mut left_out = Vec::new();
+    let left_out = left_out(&workspace, options)?;
     if let Some(seeds) = options.seeds {
         heading(&format!("device code on weak memory, {seeds} seeds a test"));
         command.env(weak::SEEDS, seeds.to_string());
         command.args(["--package", weak::PACKAGE, "--test", "device"]);
     } else {
         command.arg("--workspace");
+        command.args(left_out.iter().flat_map(|package| ["--exclude", package]));
+        command.args(workspace.test_features(&left_out));
     }
     if let Some(sanitizer) = options.sanitize {
         heading(&format!(
@@ -74,14 +78,9 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
             sanitizer.title()
         ));
         sanitizer.apply(&workspace, &mut command)?;
-        left_out = sanitizer.left_out(&workspace);
-        command.args(left_out.iter().flat_map(|package| ["--exclude", package]));
         command.args(["--lib", "--bins", "--tests"]);
     } else if options.seeds.is_none() {
-        heading("tests of all crates, and the examples in their documentation");
-    }
-    if options.seeds.is_none() {
-        command.args(workspace.test_features(&left_out));
+        heading("tests of crates, and the examples in their documentation");
     }
     command.args(["--", "--show-output", "--color", "never"]);
     if options.sanitize == Some(Sanitizer::Thread) {
@@ -102,7 +101,8 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
     } else {
         loom::packages(&workspace)
     };
-    for package in models {
+    let tested = |package: &&Package| !left_out.contains(&package.name.as_str());
+    for package in models.into_iter().filter(tested) {
         let name = format!("{} (loom models)", package.name);
         heading(&name);
         match loom::command(&workspace, package, filter, interrupt) {
@@ -124,6 +124,32 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
         println!("{}", progress.schedules);
     }
     conclude(&progress.output, filter)
+}
+
+/// Members that are not tested.
+fn left_out<'a>(workspace: &'a Workspace, options: &TestCpu) -> Result<Vec<&'a str>> {
+    let names = || {
+        workspace
+            .packages
+            .iter()
+            .map(|package| package.name.as_str())
+    };
+    for wanted in &options.packages {
+        if !names().any(|name| name == wanted) {
+            let known: Vec<&str> = names().collect();
+            bail!(
+                "there is no package `{wanted}`: there are {}",
+                known.join(", ")
+            );
+        }
+    }
+    Ok(match (options.packages.is_empty(), options.sanitize) {
+        (false, _) => names()
+            .filter(|name| !options.packages.iter().any(|wanted| wanted == name))
+            .collect(),
+        (true, Some(sanitizer)) => sanitizer.left_out(workspace),
+        (true, None) => Vec::new(),
+    })
 }
 
 /// What must be there, by the environment: CI says what it has installed, and

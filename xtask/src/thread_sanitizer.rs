@@ -74,12 +74,14 @@ pub fn link_arguments(rustc: &Path, host: &str, directory: &Path) -> Result<Path
     Ok(file)
 }
 
-/// What is not reported: that two things of the library's own are freed, which its threads count in
-/// code of the library, unseen. They are the buffer of what a test prints, and what a scope of
-/// threads shares with them.
+/// What is not reported. First that two things of the library's own are freed, which its threads count
+/// in code of the library, unseen: the buffer of what a test prints, and what a scope of threads shares
+/// with them. Then what is sent: the sanitizer notes what a system call has read when that returns, and
+/// by then the peer may have answered into the same memory.
 const SUPPRESSIONS: &str = "\
 race:<alloc::sync::Arc<std::sync::poison::mutex::Mutex<alloc::vec::Vec<u8>>>>::drop_slow
 race:<alloc::sync::Arc<std::thread::scoped::ScopeData> as core::ops::drop::Drop>::drop
+race:<mscclpp_port::ethernet::socket::Socket>::send
 ";
 
 /// Writes the file of what is not reported.

@@ -237,6 +237,14 @@ fn a_failed_rank_under_mpirun_fails_when_the_others_go_on() {
 }
 
 #[test]
+fn a_package_that_there_is_not_is_refused_with_those_that_there_are() {
+    let (result, _, errors) = output(&["test-cpu", "--package", "mlx6-queue"]);
+    assert!(!result.status.success());
+    assert!(errors.contains("no package `mlx6-queue`"), "{errors}");
+    assert!(errors.contains("mlx5-queue"), "{errors}");
+}
+
+#[test]
 fn every_command_explains_itself() {
     for command in [
         "test-cpu", "test-mp", "bench", "plot", "report", "fetch", "check", "launch",
