@@ -155,15 +155,44 @@ fn it_says_what_it_is_and_stays_where_it_was_put() {
 
 /// The functions that another object finds in a file.
 fn exported(file: &Path) -> Vec<String> {
-    let output = Command::new("nm")
-        .args(["-D", "--defined-only"])
-        .arg(file)
-        .output()
-        .unwrap();
+    symbols(file, "--defined-only")
+}
+
+/// The dynamic symbols of a file, those of a kind, without their versions.
+fn symbols(file: &Path, kind: &str) -> Vec<String> {
+    let output = Command::new("nm").args(["-D", kind]).arg(file).output();
+    let output = output.unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
     let names = text.lines().filter_map(|line| line.rsplit(' ').next());
+    let names = names.map(|name| name.split('@').next().unwrap_or(name));
     names.map(str::to_owned).collect()
+}
+
+/// Another version of the library may call what none did before: the object under it has all of it, so
+/// that no call goes to a device of the machine.
+#[test]
+fn whatever_it_calls_is_under_it() {
+    let name = "whatever_it_calls_is_under_it";
+    let Some(library) = std::env::var_os("GPUNETIO_LIBRARY").filter(|name| !name.is_empty()) else {
+        println!("SKIP {name}: no GPUNetIO: GPUNETIO_LIBRARY is not set");
+        return;
+    };
+    let under = exported(Path::new(concat!(env!("OUT_DIR"), "/seam.so")));
+    let mut calls = symbols(Path::new(&library), "--undefined-only");
+    calls.retain(|name| {
+        let of = ["ibv_", "mlx5dv_", "cu"];
+        of.iter().any(|start| name.starts_with(start))
+    });
+    let (has, lacks): (Vec<_>, Vec<_>) = calls.into_iter().partition(|name| under.contains(name));
+    assert_eq!(lacks, [""; 0], "not under the library");
+    let of_the_table = |name: &String| Call::ALL.iter().any(|call| call.symbol() == name);
+    let (table, fail): (Vec<_>, Vec<_>) = has.into_iter().partition(of_the_table);
+    println!(
+        "{} calls, and of those that always fail {fail:?}",
+        table.len()
+    );
+    assert!(table.len() > 20, "{table:?}");
 }
 
 /// The functions under the library are in an object of their own, which is loaded where it is asked
