@@ -52,6 +52,12 @@ pub(super) struct PortUse {
     pub(super) record: PortRecord,
 }
 
+/// Reads and atomics that may be under way on a path, as a power of two: 3.0.0 rounds to the one below,
+/// and from 4.0.0 on the library takes no other number.
+fn reads(path: &Path) -> u8 {
+    1 << path.outstanding_reads.max(1).ilog2()
+}
+
 impl DocaQueue {
     fn step(
         &self,
@@ -175,7 +181,7 @@ impl HcaQueue for DocaQueue {
         let first = path.port.map_or(0, |port| port.first_packet);
         // The library counts sizes from 0.
         let mtu = i32::from(path.mtu.code()) - 1;
-        let (number, reads) = (path.peer.number, path.outstanding_reads);
+        let (number, reads) = (path.peer.number, reads(path));
         self.step("bring a queue pair to RTR", || {
             let address = self.address_of(path)?;
             self.modify(state::RTR, |attr| {
@@ -203,7 +209,7 @@ impl HcaQueue for DocaQueue {
     fn ready_to_send(&self, path: &Path) -> Result<()> {
         let calls = &self.made.calls;
         let first = self.port.record.first_packet;
-        let reads = path.outstanding_reads;
+        let reads = reads(path);
         let asked = &self.plan.asked;
         let timeout = asked.timeout.or(env().ib_timeout).unwrap_or(ACK_TIMEOUT);
         let retries = asked

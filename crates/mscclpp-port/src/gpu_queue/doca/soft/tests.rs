@@ -182,6 +182,24 @@ fn gpunetio_doca_a_stopped_queue_says_so_and_its_steps_come_in_order() {
     assert_eq!(queues[1].fault(), None);
 }
 
+/// A NIC, or a peer, may allow any number of reads under way at once.
+#[test]
+fn gpunetio_doca_any_number_of_reads_under_way_is_taken() {
+    if !library("gpunetio_doca_any_number_of_reads_under_way_is_taken") {
+        return;
+    }
+    let hca = open(&nic(), DocaHca::INFINI_BAND, None);
+    for outstanding_reads in [1, 2, 3, 7, 12, 16, 31] {
+        let queue = hca.create_queue(plan(QueueForm::Shared, 64)).unwrap();
+        let path = Path {
+            outstanding_reads,
+            ..path(&*queue)
+        };
+        let connected = queue.connect(&path);
+        connected.unwrap_or_else(|error| panic!("{outstanding_reads}: {error}"));
+    }
+}
+
 /// Each call of the library's to what it stands on fails once: either it does without, or the error
 /// says which of its functions failed, and nothing is left.
 #[test]
