@@ -190,7 +190,11 @@ impl<'a> Jobs<'a> {
     fn case(&self, place: Place, fault: Fault, victim: usize) -> anyhow::Result<Duration> {
         let number = self.number;
         let mut job = self.job(place, &format!("{PART}:{number}:{victim}"))?;
-        let late = (self.what == What::Join).then_some((victim + 1) % RANKS);
+        let late = (self.what == What::Join).then(|| match (victim + 1) % RANKS {
+            // Nobody has a connection before rank 0 is there.
+            0 if fault == Fault::Close => 1,
+            next => next,
+        });
         for rank in (0..RANKS).filter(|rank| Some(*rank) != late) {
             job.start_rank(rank)?;
         }

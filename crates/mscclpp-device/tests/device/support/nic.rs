@@ -13,7 +13,7 @@ use mscclpp_device::executor::{HostKernel, LaunchDims, Model, Trace, Weak, memor
 use mscclpp_softnic::{Device, DeviceConfig, EngineMode, SendAttributes, Violation};
 
 use super::end::{End, named};
-use super::{Outcome, ensure, equal, weak_observed};
+use super::{Outcome, ensure, equal, is_stuck, weak_observed};
 
 /// How a rig is made.
 #[derive(Clone, Debug)]
@@ -205,6 +205,9 @@ impl Rig {
         };
         self.abort();
         let ended = running.join(Duration::from_secs(5)).is_ok();
+        if !ended {
+            is_stuck();
+        }
         Err(format!(
             "{late}; {}ended by abort",
             if ended { "" } else { "not " }

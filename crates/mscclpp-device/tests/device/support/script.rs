@@ -219,14 +219,13 @@ impl<'a> Runner<'a> {
             ops.resize(ops.len() + count - thread.len(), Op::default());
         }
         let results = Cells::new(ops.len());
-        let ops: &'static [Op] = ops.leak();
-        keep(ops);
         let args = Script {
             channel,
             ops: ops.as_ptr().expose_provenance() as u64,
             count: count as u64,
             results: results.address(),
         };
+        keep(ops);
         let kernel = match self.model {
             None => self.kernels.direct("queue_script"),
             Some(_) => self.kernels.modelled("queue_script"),
