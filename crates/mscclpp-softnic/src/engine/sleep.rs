@@ -47,14 +47,14 @@ impl<B: Bell> Sleep<B> {
     /// Has the engine, which has looked, `nap` until the bell rings or for as long
     /// as it likes, unless there are other news than before that look.
     pub(super) fn nap(&self, news: u64, nap: impl FnOnce(&B)) {
-        // A swap, as in `wake`: of the two the later one sees all that came before
+        // Swaps alone, as in `wake`: of two the later one sees all that came before
         // the other. So this is awake, or has the bell rung.
         self.sleeping.swap(true, SeqCst);
         if self.news() == news {
             nap(&self.bell);
             self.bell.silence();
         }
-        self.sleeping.store(false, SeqCst);
+        self.sleeping.swap(false, SeqCst);
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mlx5_queue::*;
 use mscclpp_softnic::*;
@@ -151,42 +151,50 @@ fn who_offers_more_at_a_time_than_is_taken_loses_its_link() {
     }
 }
 
-/// Nobody reads the answers, for which there is no room on the link.
+/// Makes offers to a device whose link stays full, because the peer reads little; whether it lost it.
+fn offers_over_a_full_link(offers: usize) -> bool {
+    /// As fast as this the peer reads.
+    const SIP: usize = 16 << 10;
+    let end = end();
+    let (mut peer, device) = Peer::link(&end.device);
+    // More than may wait to be sent, of which one queue has a MiB under way.
+    let queue = QueueNumber::new(0x77).unwrap();
+    let list = [end.local(0, 8 << 20).encode()];
+    let remote = RemoteAddress {
+        address: 0,
+        key: MemoryKey::new(1),
+    };
+    let _posters: Vec<_> = (0..16)
+        .map(|_| {
+            let mut poster = Poster::new(&end.domain, &setup());
+            let to = QueueAddress { device, queue };
+            poster.connect(to, &setup(), Mtu::Bytes4096);
+            poster.post(write(remote, &list));
+            poster
+        })
+        .collect();
+    let mut said = 0;
+    while said < offers && !end.device.links().is_empty() {
+        let few = (said..offers).take(4);
+        let few = few.map(|key| offer(key as u32, 0x10000, 4096, false, 0));
+        let few: Vec<_> = few.collect();
+        said += few.len();
+        // It may have ended meanwhile.
+        let _ = peer.stream.write_all(&few.concat());
+        let _ = peer.stream.read(&mut vec![0; SIP]);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    end.device.links().is_empty()
+}
+
 #[test]
 fn who_offers_more_than_it_hears_of_loses_its_link() {
-    /// As fast as this the peer reads, so that the link stays full.
-    const SIP: usize = 16 << 10;
-    for (offers, ends) in [(UNANSWERED, false), (2000, true)] {
-        let end = end();
-        let (mut peer, device) = Peer::link(&end.device);
-        // More than may wait to be sent, of which one queue has a MiB under way.
-        let queue = QueueNumber::new(0x77).unwrap();
-        let list = [end.local(0, 8 << 20).encode()];
-        let remote = RemoteAddress {
-            address: 0,
-            key: MemoryKey::new(1),
-        };
-        let _posters: Vec<_> = (0..16)
-            .map(|_| {
-                let mut poster = Poster::new(&end.domain, &setup());
-                let to = QueueAddress { device, queue };
-                poster.connect(to, &setup(), Mtu::Bytes4096);
-                poster.post(write(remote, &list));
-                poster
-            })
-            .collect();
-        let mut said = 0;
-        while said < offers && !end.device.links().is_empty() {
-            let few = (said..offers).take(4);
-            let few = few.map(|key| offer(key as u32, 0x10000, 4096, false, 0));
-            let few: Vec<_> = few.collect();
-            said += few.len();
-            // It may have ended meanwhile.
-            let _ = peer.stream.write_all(&few.concat());
-            let _ = peer.stream.read(&mut vec![0; SIP]);
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(end.device.links().is_empty(), ends, "{said} offers");
+    assert!(!offers_over_a_full_link(UNANSWERED));
+    // A device gives up on a peer that reads nothing for 100 ms, as on a busy machine: then its
+    // packets are lost, and there is room for answers.
+    let until = Instant::now() + Duration::from_secs(60);
+    while !offers_over_a_full_link(2000) {
+        assert!(Instant::now() < until, "the link never ends");
     }
 }
 

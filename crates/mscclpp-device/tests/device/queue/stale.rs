@@ -258,8 +258,11 @@ pub(crate) fn received(kernels: &Kernels) -> Outcome {
             if sent.is_err() {
                 rig.abort();
             }
-            receiver
-                .join(DEADLINE)
+            let received = receiver.join(DEADLINE);
+            if received.is_err() {
+                rig.keep_memory();
+            }
+            received
                 .map_err(|error| error.to_string())
                 .and(sent)
                 .and_then(|()| equal("status", status.get(0), 0))

@@ -61,13 +61,25 @@ pub(crate) fn ready_at(index: u64) -> u32 {
 pub(crate) const SCRATCH: usize = 1024;
 
 impl End {
+    /// Keeps its memory for ever, for a kernel that does not end.
+    pub(super) fn keep_memory(&self) {
+        keep([
+            self.ring.clone(),
+            self.record.clone(),
+            self.completions.clone(),
+            self.state.clone(),
+            self.ready.clone(),
+            self.scratch.clone(),
+            self.source.clone(),
+            self.target.clone(),
+            self.token.clone(),
+            self.memories.clone(),
+        ]);
+    }
+
     pub(super) fn new(domain: &ProtectionDomain, setup: &Setup) -> Self {
         let device = domain.device();
-        let buffer = |bytes| {
-            let buffer = HostBuffer::new(bytes);
-            keep(buffer.clone());
-            buffer
-        };
+        let buffer = HostBuffer::new;
         let entries = setup.blocks * setup.entries_per_block;
         let (ring, record) = (buffer(setup.blocks as usize * 64), buffer(8));
         let completions = buffer(entries as usize * 64);

@@ -119,7 +119,7 @@ fn kernel(library: &'static Library, name: &'static str, symbol: &str) -> HostKe
     // SAFETY: all functions that these objects export are entries made by MSCCLPP_KERNEL.
     let entry = *unsafe { library.get::<Entry>(symbol.as_bytes()) }.unwrap();
     // SAFETY: it is such an entry, never unloaded. The callers here pass `#[repr(C)]` twins of the
-    // kernels' argument types, whose addresses are of `Cells` and the like: kept until the join, and
-    // by `keep` where the kernel may outlive it.
+    // kernels' argument types, whose addresses are of `Cells` and the like: kept until the join, or
+    // leaked where the kernel may outlive it.
     unsafe { HostKernel::new(name, entry) }
 }

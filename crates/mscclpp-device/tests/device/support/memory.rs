@@ -2,9 +2,8 @@
 //! Words that kernels and tests share, and handles made of them.
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 
 use mscclpp_device::abi::{
@@ -18,34 +17,13 @@ use super::TestFifo;
 #[derive(Clone, Copy)]
 pub(crate) struct Cells(&'static [AtomicU64]);
 
-/// More are kept than all that tests which run at the same time have in use.
-const KEPT: usize = 4096;
-
-/// A kernel did not end when it was told to: from now on everything is kept.
-static STUCK: AtomicBool = AtomicBool::new(false);
-
-/// Keeps something for as long as a kernel may use it that a failed check left behind: until long after
-/// it was told to end, or for ever, where a leak detector knows it from a leak.
+/// Keeps something for ever, where a leak detector knows it from a leak: a kernel that a failed
+/// check left behind may still use it.
 pub(crate) fn keep(what: impl Send + 'static) {
-    static LAST: Mutex<VecDeque<Box<dyn Any + Send>>> = Mutex::new(VecDeque::new());
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    last.push_back(Box::new(what));
-    if last.len() > KEPT && !STUCK.load(SeqCst) {
-        last.pop_front();
-    }
-}
-
-/// Keeps something for ever, where a leak detector knows it from a leak.
-fn for_ever(what: &'static [AtomicU64]) {
-    static ALL: Mutex<Vec<&'static [AtomicU64]>> = Mutex::new(Vec::new());
-    ALL.lock()
+    static KEPT: Mutex<Vec<Box<dyn Any + Send>>> = Mutex::new(Vec::new());
+    KEPT.lock()
         .unwrap_or_else(PoisonError::into_inner)
-        .push(what);
-}
-
-/// Says that a kernel goes on, whatever it is told.
-pub(crate) fn is_stuck() {
-    STUCK.store(true, SeqCst);
+        .push(Box::new(what));
 }
 
 impl Cells {
@@ -53,7 +31,7 @@ impl Cells {
     pub(crate) fn new(count: usize) -> Self {
         let words: Vec<AtomicU64> = (0..count + 1).map(|_| AtomicU64::new(0)).collect();
         let words: &'static [AtomicU64] = words.leak();
-        for_ever(words);
+        keep(words);
         let skipped = words.as_ptr().addr() % 16 / 8;
         Self(&words[skipped..skipped + count])
     }

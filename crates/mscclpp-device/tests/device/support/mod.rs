@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(crate) use end::SCRATCH;
 pub(crate) use fifo::TestFifo;
 pub(crate) use kernels::{Build, Kernels, sanitizer};
-pub(crate) use memory::{Cells, TestChannel, TestSemaphore, is_stuck, keep};
+pub(crate) use memory::{Cells, TestChannel, TestSemaphore, keep};
 pub(crate) use nic::{Rig, Setup};
 pub(crate) use script::{Op, Runner, all_ok};
 pub(crate) use seeds::{seeds, weak, weak_observed};

@@ -13,7 +13,7 @@ use mscclpp_device::executor::{HostKernel, LaunchDims, Model, Trace, Weak, memor
 use mscclpp_softnic::{Device, DeviceConfig, EngineMode, SendAttributes, Violation};
 
 use super::end::{End, named};
-use super::{Outcome, ensure, equal, is_stuck, weak_observed};
+use super::{Outcome, ensure, equal, weak_observed};
 
 /// How a rig is made.
 #[derive(Clone, Debug)]
@@ -206,12 +206,17 @@ impl Rig {
         self.abort();
         let ended = running.join(Duration::from_secs(5)).is_ok();
         if !ended {
-            is_stuck();
+            self.keep_memory();
         }
         Err(format!(
             "{late}; {}ended by abort",
             if ended { "" } else { "not " }
         ))
+    }
+
+    /// Keeps what a kernel uses that does not end.
+    pub(crate) fn keep_memory(&self) {
+        self.ends.iter().for_each(End::keep_memory);
     }
 
     /// Ends what kernels still wait for.

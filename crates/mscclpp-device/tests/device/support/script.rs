@@ -225,7 +225,6 @@ impl<'a> Runner<'a> {
             count: count as u64,
             results: results.address(),
         };
-        keep(ops);
         let kernel = match self.model {
             None => self.kernels.direct("queue_script"),
             Some(_) => self.kernels.modelled("queue_script"),
@@ -234,8 +233,12 @@ impl<'a> Runner<'a> {
             grid: blocks,
             block: threads.len() as u32 / blocks,
         };
-        self.rig
-            .run(kernel, dims, args, self.model.clone(), self.limit)?;
+        let ran = (self.rig).run(kernel, dims, args, self.model.clone(), self.limit);
+        if ran.is_err() {
+            // It may not have ended.
+            keep(ops);
+        }
+        ran?;
         let all = results.all();
         let by_thread = threads.iter().zip(all.chunks(count.max(1)));
         Ok(by_thread
