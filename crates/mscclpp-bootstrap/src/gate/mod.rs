@@ -196,17 +196,20 @@ impl<'a> Gate<'a> {
         let _span = tracing::debug_span!("gate", rank = self.rank(), phase).entered();
         self.machine.enter(self.now(), &phase, local);
         let mut looked = self.now();
+        let mut resumed = false;
         loop {
             self.sweep();
             let now = self.now();
-            if now - looked > self.machine.slot() {
+            // Not twice in a row: a slot may be shorter than a look takes.
+            if now - looked > self.machine.slot() && !resumed {
                 // Nor did the bootstrap's threads run: what has come is not here yet.
                 std::thread::sleep(RESUMED.min(self.machine.slot()));
                 looked = self.now();
                 self.machine.resumed(looked);
+                resumed = true;
                 continue;
             }
-            looked = now;
+            (looked, resumed) = (now, false);
             // With the time of before: this rank may be stopped at any moment.
             self.machine.tick(now);
             self.send_all();

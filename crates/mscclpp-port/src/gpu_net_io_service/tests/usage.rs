@@ -2,7 +2,8 @@
 //! How a service is used, and misused.
 
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use mscclpp_bootstrap::{Bootstrap, Deadline, Recording};
@@ -27,6 +28,25 @@ fn up(services: &[GpuNetIoService], counts: &[Vec<i32>], tag: u32) -> Vec<Result
         })
         .collect();
     set_up(&parts, tag, PATIENCE)
+}
+
+#[test]
+fn gpunetio_a_setup_without_time_ends_at_once() {
+    for time in [Duration::ZERO, Duration::from_micros(10)] {
+        let (ranks, nics) = (world(2), nics(2));
+        let (told, ended) = mpsc::channel();
+        for (rank, nic) in ranks.iter().zip(&nics) {
+            let (service, told) = (service(rank, nic), told.clone());
+            thread::spawn(move || {
+                let ended = service.setup_by(QueueCounts::Uniform(1), 0, Deadline::after(time));
+                told.send(ended)
+            });
+        }
+        for _ in 0..2 {
+            let ended = ended.recv_timeout(PATIENCE).expect("it goes on for ever");
+            assert!(matches!(ended, Err(Error::Setup(_))), "{ended:?}");
+        }
+    }
 }
 
 #[test]
