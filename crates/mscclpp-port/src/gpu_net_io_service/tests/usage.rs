@@ -187,13 +187,13 @@ fn gpunetio_ranges_outside_of_a_buffer_are_not_registered() {
 fn gpunetio_while_a_setup_is_under_way_it_is_not_done_and_its_tag_is_taken() {
     let (ranks, nics) = (world(2), nics(1));
     let (one, other) = (service(&ranks[0], &nics[0]), service(&ranks[0], &nics[0]));
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         // Rank 1 does not come.
         let first = scope.spawn(|| {
             let alone = Deadline::after(Duration::from_secs(2));
             one.setup_by(&[0, 1], 6, alone).unwrap_err()
         });
-        std::thread::sleep(Duration::from_millis(200));
+        thread::sleep(Duration::from_millis(200));
         let error = one.connect(1, 0).unwrap_err();
         assert!(error.to_string().contains("under way"), "{error}");
         let error = one.setup(&[0, 1], 7).unwrap_err();
@@ -340,7 +340,7 @@ fn gpunetio_two_services_of_each_rank_come_up_at_once_with_two_tags() {
                 .collect()
         })
         .collect();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let runs: Vec<_> = (1..3)
             .map(|count| {
                 let services = &services[count as usize - 1];
