@@ -315,8 +315,8 @@ pub(crate) trait Transport: Send + Sync {
     fn progress(&self) -> Result<Progress, Error>;
 
     /// A descriptor that becomes readable when a flush is done, when room appears, or when the
-    /// connection fails; to park on while `busy`. The order is: call this, call
-    /// [`progress`](Self::progress) once more, then poll. `progress` makes it unreadable again.
+    /// connection fails; to park on while `busy`. The order is: call this, which makes it unreadable,
+    /// call [`progress`](Self::progress) once more, then poll.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Whether the peer's end has been reached.

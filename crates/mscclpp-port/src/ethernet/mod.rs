@@ -320,7 +320,6 @@ impl Transport for EthernetTransport {
     }
 
     fn progress(&self) -> Result<Progress> {
-        self.shared.event.clear();
         self.kick()?;
         let sender = &self.shared.sender;
         Ok(Progress {
@@ -330,6 +329,8 @@ impl Transport for EthernetTransport {
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        // In this order: a ring from here on is there for the poll.
+        self.shared.event.clear();
         self.shared.event.arm();
         Some(self.shared.event.as_fd())
     }
