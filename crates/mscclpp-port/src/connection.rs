@@ -162,7 +162,8 @@ impl Connection {
 
     /// Posts a write of `len` bytes from `src + src_off` (local) to `dst + dst_off` (the peer's).
     /// Waits only while the connection's queue is full, until it has room or the connection fails.
-    /// Ranges of any size are written; there is no 32-bit limit.
+    /// Ranges of any size are written; there is no 32-bit limit. What becomes of it,
+    /// [`flush`](Self::flush) and [`status`](Self::status) tell: also a peer that refuses it at once.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`] and [`Error::InvalidUsage`] for what cannot be written; else the
@@ -275,7 +276,10 @@ impl Connection {
         let link = self.link();
         loop {
             match post() {
-                Ok(()) => return link.kick(),
+                Ok(()) => {
+                    link.kick();
+                    return Ok(());
+                }
                 // Room appears, or a peer that does not read fails the connection in time.
                 Err(Error::QueueFull { .. }) => {
                     let limit = (Deadline::after(FOREVER), "post");

@@ -303,8 +303,9 @@ pub(crate) trait Transport: Send + Sync {
     }
 
     /// Starts what was posted since the last call. A post may stay in the queue until this is
-    /// called, so that a trigger's write and signal leave together: post, post, kick.
-    fn kick(&self) -> Result<(), Error>;
+    /// called, so that a trigger's write and signal leave together: post, post, kick. A failure ends
+    /// the connection; the posts were taken all the same.
+    fn kick(&self);
 
     /// Whether a whole trigger (write, signal, flush) can be posted. False means: hold it, and ask
     /// again after [`progress`](Self::progress) says that something moved. A post made without

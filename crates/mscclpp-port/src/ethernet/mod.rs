@@ -289,7 +289,7 @@ impl Transport for EthernetTransport {
         self.shared.sender.last_post()
     }
 
-    fn kick(&self) -> Result<()> {
+    fn kick(&self) {
         let Shared {
             sender,
             socket,
@@ -311,7 +311,6 @@ impl Transport for EthernetTransport {
                 Err(error) => self.shared.pump_failed(error),
             }
         }
-        self.shared.status.check()
     }
 
     fn has_room(&self) -> bool {
@@ -320,7 +319,8 @@ impl Transport for EthernetTransport {
     }
 
     fn progress(&self) -> Result<Progress> {
-        self.kick()?;
+        self.kick();
+        self.shared.status.check()?;
         let sender = &self.shared.sender;
         Ok(Progress {
             flushed: sender.flushed(),

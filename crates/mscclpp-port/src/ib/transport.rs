@@ -223,8 +223,9 @@ impl Transport for IbTransport {
         self.end.with_posts(|posts| posts.flush())
     }
 
-    fn kick(&self) -> Result<()> {
-        self.end.with_posts(|posts| posts.pump())
+    fn kick(&self) {
+        // It has ended the connection if it has failed.
+        let _ = self.end.with_posts(|posts| posts.pump());
     }
 
     fn has_room(&self) -> bool {
