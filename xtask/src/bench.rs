@@ -12,6 +12,7 @@ use clap::Args;
 use crate::cli::{ranks, seconds};
 use crate::known::{SUITES, backend};
 use crate::launch::{Launch, print_line_but_zero, write_line};
+use crate::paths::check_writable;
 use crate::report::Report;
 use crate::report::cli::Output;
 use crate::rxe::guest::{JOB, Job, Machine, Network};
@@ -64,16 +65,13 @@ fn two_or_more(text: &str) -> Result<usize, String> {
 pub fn bench(options: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
     let output = options.output.prepare()?;
     let workspace = Workspace::load()?;
-    let build = ["build", "--release", "--package", SUITE, "--bin", "bench"];
-    let program = Workspace::build(workspace.cargo(), &build, interrupt)?;
     let json = match &options.json {
         Some(path) => std::path::absolute(path)?,
         None => workspace.target.join("bench").join("latest.json"),
     };
-    if let Some(directory) = json.parent() {
-        fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
-    }
+    check_writable(&json)?;
+    let build = ["build", "--release", "--package", SUITE, "--bin", "bench"];
+    let program = Workspace::build(workspace.cargo(), &build, interrupt)?;
     // What an earlier run left must not pass for this run's.
     if json.exists() {
         fs::remove_file(&json).with_context(|| format!("cannot replace {}", json.display()))?;

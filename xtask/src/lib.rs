@@ -35,6 +35,7 @@ pub mod known;
 pub mod launch;
 pub mod loom;
 pub mod mpi;
+mod paths;
 pub mod plot;
 pub mod process;
 pub mod rank_output;

@@ -4,14 +4,17 @@
 mod options;
 
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use options::OUTPUT;
 pub(crate) use options::TraceArgs;
 
 use crate::launch::write_line;
+use crate::paths::{check_readable, check_writable};
 use crate::supervise::{Ending, Interrupt};
 use crate::workspace::{SUITE, Workspace, describe, run};
 
@@ -25,12 +28,23 @@ impl TraceArgs {
     /// When the program cannot be built or run, or fails.
     pub(crate) fn run(&self, interrupt: &Interrupt) -> Result<()> {
         let workspace = Workspace::load()?;
+        let output = match &self.output {
+            Some(path) => path.clone(),
+            None if self.demo => workspace.target.join(OUTPUT),
+            None => PathBuf::from(OUTPUT),
+        };
+        self.files
+            .iter()
+            .try_for_each(|file| check_readable(file))?;
+        if !self.check {
+            check_writable(&output)?;
+        }
         // As `bench` builds: what that has built is there.
         let build = ["build", "--release", "--package", SUITE, "--bin", "trace"];
         let program = Workspace::build(workspace.cargo(), &build, interrupt)
             .context("the program that makes time lines cannot be built")?;
         let mut command = Command::new(program);
-        command.args(self.arguments());
+        command.args(self.arguments(&output));
         let ending = run(command, Some(PATIENCE), interrupt, &mut |line| {
             write_line(line.stream, "", &line.bytes)
         })?;
@@ -41,10 +55,10 @@ impl TraceArgs {
     }
 
     /// What the program is told. It takes the same options.
-    fn arguments(&self) -> Vec<OsString> {
+    fn arguments(&self, output: &Path) -> Vec<OsString> {
         let Self {
             files,
-            output,
+            output: _,
             check,
             demo,
             iterations,
@@ -80,7 +94,8 @@ mod tests {
         ] {
             let given = TraceArgs::parse_from(words.split(' '));
             let words = [OsString::from("trace")].into_iter();
-            let passed = TraceArgs::parse_from(words.chain(given.arguments()));
+            let output = given.output.clone().unwrap_or_default();
+            let passed = TraceArgs::parse_from(words.chain(given.arguments(&output)));
             assert_eq!(format!("{given:?}"), format!("{passed:?}"));
         }
     }

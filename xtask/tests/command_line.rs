@@ -68,6 +68,43 @@ fn what_nobody_reads_ends_the_command_without_a_word() {
 }
 
 #[test]
+fn what_cannot_be_printed_is_an_error_and_no_panic() {
+    const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reports/recorded.json");
+    let full = fs::File::create("/dev/full").unwrap();
+    let report = ["report", RECORDED, "--compare", RECORDED];
+    let output = xtask(&report).stdout(full).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("error: failed printing to stdout"), "{text}");
+    assert!(!text.contains("panicked"), "{text}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn files_are_looked_at_before_anything_is_built() {
+    const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reports/recorded.json");
+    let below = format!("{RECORDED}/page");
+    for (args, said) in [
+        (&["trace", "none.json"][..], "cannot read none.json"),
+        (&["trace", "--check", "none.json"], "cannot read none.json"),
+        (&["trace", RECORDED, "-o", &below], "cannot write"),
+        (&["trace", "--demo", "-o", &below], "cannot write"),
+        (&["trace", "--demo", "--iterations", "0"], "1..=10000"),
+        (&["bench", "--html", &below], "cannot write"),
+        (&["bench", "--json", &below], "cannot write"),
+        (&["report", RECORDED], "nothing to make of it"),
+        (
+            &["report", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")],
+            "none of `cargo xtask bench`",
+        ),
+    ] {
+        let (result, _, err) = output(args);
+        assert!(!result.status.success(), "{args:?}");
+        assert!(err.contains(said), "{args:?}: {err}");
+        assert!(!err.contains("Finished"), "{args:?} built: {err}");
+    }
+}
+
+#[test]
 fn launch_ends_as_the_failed_rank_does() {
     let script = "[ $MSCCLPP_RANK = 1 ] && exit 42; exit 0";
     let (result, _, err) = output(&["launch", "-n", "2", "--", "/bin/sh", "-c", script]);

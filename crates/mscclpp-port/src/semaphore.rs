@@ -38,6 +38,15 @@ pub struct Semaphore {
     remote: RegisteredMemory,
 }
 
+impl std::fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Semaphore")
+            .field("device", &self.device())
+            .field("connection", &self.connection)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Semaphore {
     pub(crate) fn new(connection: Connection, own: SignalMemory, remote: RegisteredMemory) -> Self {
         Self {

@@ -13,7 +13,7 @@ use clap::Parser;
 use mscclpp_conformance::closed_pipe;
 use mscclpp_conformance::trace_demo::{Way, run};
 use mscclpp_port::trace::{Facts, RankTrace, check, chrome};
-use options::TraceArgs;
+use options::{OUTPUT, TraceArgs};
 use serde_json::Value;
 
 fn main() -> ExitCode {
@@ -30,10 +30,11 @@ fn time_lines() -> anyhow::Result<()> {
         }
         return Ok(());
     }
+    let output = options.output.as_deref().unwrap_or(Path::new(OUTPUT));
     if options.demo {
         for way in [Way::Proxy, Way::Queue] {
             let ranks = run(way, options.iterations)?;
-            let output = beside(&options.output, way.name());
+            let output = beside(output, way.name());
             for rank in ranks.iter().filter(|_| options.keep) {
                 let file = beside(&output, &format!("rank{}", rank.rank));
                 rank.save(&file)
@@ -53,7 +54,7 @@ fn time_lines() -> anyhow::Result<()> {
         let twice = ranks[..index].iter().any(|other| other.rank == rank.rank);
         ensure!(!twice, "two of the files are of rank {}", rank.rank);
     }
-    write(&ranks, &options.output)?;
+    write(&ranks, output)?;
     Ok(())
 }
 

@@ -2,13 +2,14 @@
 //! `cargo xtask report`, and what `bench` shares with it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use super::compare::{Comparison, name};
 use super::{Report, html};
+use crate::paths::check_writable;
 
 /// Make a page of a report of `bench`, or compare it with an older one
 ///
@@ -48,7 +49,12 @@ impl ReportArgs {
     /// When a file is not in order or cannot be written, or a point is slower than is allowed.
     pub fn run(&self) -> Result<()> {
         let output = self.output.prepare()?;
-        output.make(&Report::read(&self.report)?)
+        let report = Report::read(&self.report)?;
+        ensure!(
+            output.html.is_some() || output.old.is_some(),
+            "nothing to make of it: --html FILE makes a page, and --compare OLD.json a comparison"
+        );
+        output.make(&report)
     }
 }
 
@@ -61,12 +67,14 @@ pub struct Prepared {
 }
 
 impl Output {
-    /// Reads the older report, before what is made may take its place.
+    /// Reads the older report, before what is made may take its place, and looks whether a page can be
+    /// written.
     ///
     /// # Errors
     ///
-    /// When it is not in order.
+    /// When one is not in order, or the other cannot be.
     pub fn prepare(&self) -> Result<Prepared> {
+        self.html.as_deref().map_or(Ok(()), check_writable)?;
         Ok(Prepared {
             html: self.html.clone(),
             old: (self.compare.as_deref().map(Report::read)).transpose()?,
@@ -91,7 +99,7 @@ impl Prepared {
         }
         if let Some(path) = &self.html {
             let page = html::page(report, self.old.as_ref().zip(comparison.as_ref()))?;
-            write(path, &page)?;
+            fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
             println!("{}", path.display());
         }
         match (&comparison, self.fail_above) {
@@ -118,14 +126,6 @@ fn judge(comparison: &Comparison<'_>, percent: f64) -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
-    }
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn percent(text: &str) -> Result<f64> {

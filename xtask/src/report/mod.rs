@@ -161,7 +161,8 @@ impl Report {
         struct Version {
             schema: u32,
         }
-        let Version { schema } = serde_json::from_slice(text)?;
+        let Version { schema } =
+            serde_json::from_slice(text).context("it is none of `cargo xtask bench`")?;
         if schema != SCHEMA {
             bail!(
                 "schema is {schema}, not {SCHEMA}: measure again with the benchmark of this version"

@@ -73,8 +73,8 @@ fn each_fault_is_named_with_its_point() {
         fault(|v| v["points"][1]["bytes"] = json!(8))
             .contains("point 1 (ping-pong round trip) is there twice")
     );
-    let text = Report::parse(b"not json").unwrap_err().to_string();
-    assert!(text.contains("expected"));
+    let text = format!("{:#}", Report::parse(b"not json").unwrap_err());
+    assert!(text.contains("none of `cargo xtask bench`") && text.contains("expected"));
 }
 
 #[test]

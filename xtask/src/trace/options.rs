@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
+/// What is written where nothing else is said.
+pub(crate) const OUTPUT: &str = "trace.json";
+
 /// Make one time line of ranks' traces, for Perfetto and Chrome
 ///
 /// The files are what RankTrace::save of mscclpp_port::trace writes, one of each rank. The time line is
@@ -15,9 +18,9 @@ pub(crate) struct TraceArgs {
     /// Files of ranks; with --check, time lines
     #[arg(value_name = "FILE", required_unless_present = "demo")]
     pub(crate) files: Vec<PathBuf>,
-    /// Where to write it
-    #[arg(short, long, value_name = "FILE", default_value = "trace.json")]
-    pub(crate) output: PathBuf,
+    /// Where to write it [default: trace.json, with --demo in the target directory]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
     /// Only hold time lines against the format's rules
     #[arg(long, conflicts_with = "demo")]
     pub(crate) check: bool,
@@ -26,7 +29,8 @@ pub(crate) struct TraceArgs {
     #[arg(long, conflicts_with = "files")]
     pub(crate) demo: bool,
     /// Round trips of each ping-pong
-    #[arg(long, value_name = "N", default_value = "20", conflicts_with = "files")]
+    #[arg(long, value_name = "N", default_value = "20", conflicts_with = "files",
+          value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub(crate) iterations: u64,
     /// Write the ranks' own files, too, beside the time lines: trace-proxy-rank0.json and so on
     #[arg(long, conflicts_with = "files")]

@@ -9,7 +9,7 @@ mod record;
 use std::ops::Range;
 use std::sync::Arc;
 
-use mscclpp_bootstrap::Bootstrap;
+use mscclpp_bootstrap::{Bootstrap, Deadline};
 
 use crate::buffer::Buffer;
 use crate::connection::Connection;
@@ -197,7 +197,8 @@ impl Communicator {
     }
 
     /// Connects to `rank`, who must do the same on the same tag, with an endpoint that can be
-    /// connected to this one.
+    /// connected to this one. The result is there when the peer's half has come; from then on the
+    /// connection may take as long as the bootstrap's timeout to come up, which nobody has to wait for.
     ///
     /// # Errors
     /// Those of [`Context::create_endpoint`]: the peer is told, and its result is
@@ -211,14 +212,16 @@ impl Communicator {
         let line = self.line(rank, tag)?;
         let context = self.shared.context.clone();
         let peers = Arc::clone(&self.shared.peers);
+        let timeout = self.shared.bootstrap.timeout();
         let half = context.create_endpoint(config).and_then(|endpoint| {
             let record = endpoint.serialize()?;
             Ok((endpoint, record))
         });
-        line.exchange(Kind::Endpoint, half, move |local, record, deadline| {
+        line.exchange(Kind::Endpoint, half, move |local, record, _| {
             let remote = EndpointRecord::decode(record).map_err(said_by(rank))?;
             check_owner("endpoint", remote.rank(), rank)?;
-            let connection = context.connect_to(local, &remote, deadline)?;
+            // Not the caller's deadline: it comes up by itself, when the peer has asked, too.
+            let connection = context.connect_to(local, &remote, Deadline::after(timeout))?;
             peers.enter(connection.sticky(), rank, tag);
             Ok(connection)
         })
@@ -227,8 +230,9 @@ impl Communicator {
     /// Makes a semaphore over a connection with `rank`, who must do the same on the same tag.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] if the connection leads to another rank. Those of allocating and
-    /// registering a token: the peer is told. Those of sending. The result has errors of its own.
+    /// [`Error::InvalidUsage`] if the connection leads to another rank. The connection's, if it is down
+    /// already, and those of allocating and registering a token: the peer is told. Those of sending. The
+    /// result has errors of its own.
     pub fn build_semaphore(
         &self,
         connection: &Connection,
@@ -244,15 +248,18 @@ impl Communicator {
         let line = self.line(rank, tag)?;
         let context = self.shared.context.clone();
         let (device, transport) = (connection.local_device(), connection.transport());
-        let half = SignalMemory::new(&context, device, transport)
+        let half = (connection.sticky().check())
+            .and_then(|()| SignalMemory::new(&context, device, transport))
             .and_then(|own| own.record().map(|record| (own, record)));
+        let status = Arc::clone(connection.sticky());
         let connection = connection.clone();
-        line.exchange(Kind::Semaphore, half, move |own, record, deadline| {
+        let pending = line.exchange(Kind::Semaphore, half, move |own, record, deadline| {
             let remote = RegisteredMemory::deserialize_by(&context, record, deadline)
                 .map_err(said_by(rank))?;
             check_owner("semaphore", remote.owner_rank(), rank)?;
             Ok(Semaphore::new(connection, own, remote))
-        })
+        })?;
+        Ok(pending.over(&status))
     }
 
     /// The rank that a connection of this communicator leads to.

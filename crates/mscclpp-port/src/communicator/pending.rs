@@ -3,15 +3,19 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use mscclpp_bootstrap::{Bootstrap, Deadline, Tag};
 
 use super::record::{Kind, Record};
 use super::said_by;
 use crate::error::{Error, Result};
+use crate::status::StickyStatus;
 
 /// The number that communicators take among the layers between users and bootstrap.
 const LAYER: u8 = 1;
+/// How often who waits looks at the connection that the result is for.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// The records from one rank with one tag. The i-th receive made here gets the i-th record.
 pub(super) struct Line {
@@ -120,6 +124,7 @@ impl Line {
         Pending {
             line: Arc::clone(self),
             slot,
+            over: None,
         }
     }
 
@@ -150,9 +155,20 @@ impl Line {
         }
     }
 
-    /// Receives until `done`, completing receives in their order.
-    fn run(&self, done: impl Fn() -> bool, deadline: Deadline) -> Result<()> {
+    /// Receives until `done`, completing receives in their order; no longer than the connection lasts
+    /// that the last of them is `over`.
+    fn run(
+        &self,
+        done: impl Fn() -> bool,
+        deadline: Deadline,
+        over: Option<&StickyStatus>,
+    ) -> Result<()> {
         loop {
+            over.map_or(Ok(()), StickyStatus::check)?;
+            let until = match over {
+                Some(_) => deadline.at_most(LOOK),
+                None => deadline,
+            };
             let queue = self.lock();
             if done() {
                 return Ok(());
@@ -161,13 +177,25 @@ impl Line {
                 if deadline.expired() {
                     return Err(self.timeout(deadline));
                 }
-                let waited = self.changed.wait_timeout(queue, deadline.remaining());
+                let waited = self.changed.wait_timeout(queue, until.remaining());
                 drop(waited.unwrap_or_else(PoisonError::into_inner));
                 continue;
             }
-            let mut turn = Turn::take(self, queue);
-            let body = self.next_body(turn.kind(), deadline)?;
-            turn.complete(body, deadline);
+            let mut turn = Receiving::take(self, queue);
+            match self.next_body(turn.kind(), until) {
+                Ok(body) => turn.complete(body, deadline),
+                Err(Error::Timeout { .. }) if !deadline.expired() => {}
+                Err(Error::Timeout {
+                    operation, rank, ..
+                }) => {
+                    return Err(Error::Timeout {
+                        operation,
+                        rank,
+                        waited: deadline.budget(),
+                    });
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -224,12 +252,12 @@ impl Line {
 }
 
 /// The right to receive on a line. Given back when dropped, whatever happens.
-struct Turn<'a> {
+struct Receiving<'a> {
     line: &'a Line,
     first: Option<Arc<dyn Receive>>,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> Receiving<'a> {
     fn take(line: &'a Line, mut queue: MutexGuard<'_, Queue>) -> Self {
         queue.receiving = true;
         let first = queue.waiting.front().cloned();
@@ -252,7 +280,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Receiving<'_> {
     fn drop(&mut self) {
         self.line.lock().receiving = false;
         self.line.changed.notify_all();
@@ -270,6 +298,16 @@ impl Drop for Turn<'_> {
 pub struct Pending<T> {
     line: Arc<Line>,
     slot: Arc<Slot<T>>,
+    /// The status of the connection that the result is for.
+    over: Option<Arc<StickyStatus>>,
+}
+
+impl<T> Pending<T> {
+    /// The same, of use only while a connection lasts.
+    pub(super) fn over(self, status: &Arc<StickyStatus>) -> Self {
+        let over = Some(Arc::clone(status));
+        Self { over, ..self }
+    }
 }
 
 impl<T: Clone + Send + Sync> Pending<T> {
@@ -287,14 +325,18 @@ impl<T: Clone + Send + Sync> Pending<T> {
     /// [`Error::Timeout`] when the peer's half did not come: asking again waits again.
     /// [`Error::PeerDown`] when the peer is gone. [`Error::WrongRecord`] when the peer sent
     /// something else, [`Error::PeerGaveUp`] when it could not make its half. Errors of connecting:
-    /// both ends get [`Error::IncompatibleTransports`].
+    /// both ends get [`Error::IncompatibleTransports`]. For a semaphore also its connection's, at once:
+    /// the peer of one that is down may never ask.
     pub fn get_by(&self, deadline: Deadline) -> Result<T> {
         loop {
             if let Some(result) = self.slot.result.get() {
                 return result.clone();
             }
-            self.line
-                .run(|| self.slot.result.get().is_some(), deadline)?;
+            self.line.run(
+                || self.slot.result.get().is_some(),
+                deadline,
+                self.over.as_deref(),
+            )?;
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use mscclpp_bootstrap::gate::Cause;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
@@ -10,8 +11,6 @@ use crate::message;
 
 /// More than any record takes; checked before decoding.
 const MAX_RECORD: usize = 8192;
-/// A reason is cut off here, so that a long error text still arrives.
-const MAX_REASON: usize = 1000;
 
 /// What a record carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,10 +53,9 @@ impl Record {
     }
 
     pub(super) fn gave_up(kind: Kind, reason: &str) -> Self {
-        let reason = reason.chars().take(MAX_REASON).collect();
         Self {
             kind,
-            body: Err(reason),
+            body: Err(Cause::new(reason).to_string()),
         }
     }
 

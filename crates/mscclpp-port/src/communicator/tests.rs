@@ -110,6 +110,63 @@ fn a_timeout_names_the_rank_and_loses_nothing() {
     assert_eq!(pending.get_by(soon()).unwrap().size(), 8);
 }
 
+/// Who asks may be in a hurry; the connection is not.
+#[test]
+fn a_connection_has_time_to_come_up_however_short_the_wait_for_the_peers_half() {
+    let [a, b] = pair();
+    let (one, two) = (
+        a.connect(ethernet(), 1, 0).unwrap(),
+        b.connect(ethernet(), 0, 0).unwrap(),
+    );
+    let short = || Deadline::after(Duration::from_millis(100));
+    // Both halves have been sent.
+    let at_a = one.get_by(short()).unwrap();
+    thread::sleep(Duration::from_millis(300));
+    assert!(at_a.status().is_none());
+    let at_b = two.get_by(short()).unwrap();
+    for connection in [at_a, at_b] {
+        connection.wait_connected(soon()).unwrap();
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_semaphore_of_a_connection_that_is_down() {
+    let [a, b] = pair();
+    let [at_a, at_b] = connect(&[a.clone(), b.clone()], 0);
+    let asked = a.build_semaphore(&at_a, 1, 0).unwrap();
+    let asked_again = a.build_semaphore(&at_a, 1, 0).unwrap();
+    let begin = Instant::now();
+    thread::scope(|scope| {
+        // The first waits for a record, the other for the first.
+        let waits =
+            [&asked, &asked_again].map(|asked| scope.spawn(|| asked.get_by(soon()).unwrap_err()));
+        thread::sleep(Duration::from_millis(200));
+        drop(at_b);
+        for wait in waits {
+            let error = wait.join().unwrap();
+            assert!(
+                matches!(error, Error::PeerDown { rank: Some(1), .. }),
+                "{error}"
+            );
+        }
+    });
+    let error = a.build_semaphore(&at_a, 1, 0).unwrap_err();
+    assert!(
+        matches!(error, Error::PeerDown { rank: Some(1), .. }),
+        "{error}"
+    );
+    assert!(begin.elapsed() < PATIENCE);
+    // What was asked for before it went down has a place, and a deadline, as ever.
+    let error = asked.get_by(Deadline::after(Duration::ZERO)).unwrap_err();
+    assert!(matches!(error, Error::PeerDown { .. }), "{error}");
+    // The peer hears of the one that was not made.
+    let [fresh, from_b] = connect(&[a, b.clone()], 1);
+    drop(fresh);
+    let heard = b.build_semaphore(&from_b, 0, 0);
+    let heard = heard.and_then(|pending| pending.get_by(soon()));
+    assert!(heard.is_err());
+}
+
 #[test]
 fn a_thread_that_waits_for_another_keeps_its_own_deadline() {
     let [_a, b] = pair();

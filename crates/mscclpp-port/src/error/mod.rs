@@ -57,8 +57,8 @@ pub enum Error {
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
 
-    /// The peer's process died or closed the connection.
-    #[error("rank {} is down: {cause}", RankName(*rank))]
+    /// The peer's process died, or closed its end of the connection.
+    #[error("rank {} cannot be reached any more: {cause}", RankName(*rank))]
     PeerDown {
         /// The rank behind the connection, when known.
         rank: Option<usize>,
@@ -255,8 +255,10 @@ pub enum Error {
     #[error(transparent)]
     Setup(Arc<SetupError>),
 
-    /// A service is used before its setup has succeeded.
-    #[error("cannot {operation} before the service's setup has succeeded: {found}")]
+    /// A service is used before it has queues.
+    #[error(
+        "cannot {operation} without queues: {found}; `setup` makes them, or `connect_on_demand`"
+    )]
     NotSetUp {
         /// What was asked for.
         operation: &'static str,
@@ -500,7 +502,7 @@ pub enum Error {
     },
 
     /// The peer could not make its half of what the two ranks were to share.
-    #[error("rank {rank} could not make its {what} for tag {tag}: {reason}")]
+    #[error("rank {rank} did not make {what} for tag {tag}: {reason}")]
     PeerGaveUp {
         /// The peer.
         rank: usize,

@@ -35,7 +35,10 @@ fn a_dead_peer_is_named() {
         rank: Some(7),
         cause: "connection reset".into(),
     };
-    assert_eq!(error.to_string(), "rank 7 is down: connection reset");
+    assert_eq!(
+        error.to_string(),
+        "rank 7 cannot be reached any more: connection reset"
+    );
     assert_eq!(error.status(), Status::PeerDown);
     assert_eq!(error.code(), ErrorCode::RemoteError);
 }

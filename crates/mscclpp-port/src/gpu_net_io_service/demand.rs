@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mscclpp_bootstrap::gate::Cause;
 use mscclpp_bootstrap::{Bootstrap, Deadline, Tag};
 use serde::{Deserialize, Serialize};
 
@@ -23,8 +24,6 @@ const LAYER: u8 = 3;
 const WHAT: &str = "queues on demand";
 /// More than any message takes; checked before decoding.
 const MAX_MESSAGE: usize = 256 + mscclpp_bootstrap::plan::MAX_QUEUES as usize * MAX_RECORD;
-/// A reason is cut off here.
-const MAX_REASON: usize = 200;
 
 /// What a call asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +36,9 @@ pub(super) struct Wanted {
 impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.rebuilt {
+            false if self.queues == 1 => f.write_str("1 queue"),
             false => write!(f, "{} queues", self.queues),
+            true if self.queues == 1 => f.write_str("the queue of a setup to be rebuilt"),
             true => write!(f, "the {} queues of a setup to be rebuilt", self.queues),
         }
     }
@@ -101,7 +102,7 @@ impl Line<'_> {
     }
 
     fn refuse(&self, to: u64, reason: &str) {
-        let reason = reason.chars().take(MAX_REASON).collect();
+        let reason = Cause::new(reason).to_string();
         let line = Line {
             deadline: Deadline::after(self.bootstrap.timeout()),
             ..*self

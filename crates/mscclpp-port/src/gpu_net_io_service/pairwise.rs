@@ -27,7 +27,7 @@ pub(super) struct Pairwise {
 }
 
 /// The only call with a peer and tag, for as long as this lives.
-struct Turn<'a> {
+struct OnlyCall<'a> {
     pairwise: &'a Pairwise,
     call: (usize, u32),
 }
@@ -42,10 +42,10 @@ impl Pairwise {
     }
 
     /// Two calls would take each other's messages.
-    fn turn(&self, operation: &'static str, peer: usize, tag: u32) -> Result<Turn<'_>> {
+    fn only_call(&self, operation: &'static str, peer: usize, tag: u32) -> Result<OnlyCall<'_>> {
         let (pairwise, call) = (self, (peer, tag));
         match lock(&self.calls).insert(call) {
-            true => Ok(Turn { pairwise, call }),
+            true => Ok(OnlyCall { pairwise, call }),
             false => Err(Error::InvalidUsage {
                 operation,
                 detail: format!(
@@ -57,7 +57,7 @@ impl Pairwise {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for OnlyCall<'_> {
     fn drop(&mut self) {
         lock(&self.pairwise.calls).remove(&self.call);
     }
@@ -96,7 +96,7 @@ impl GpuNetIoService {
                 detail: format!("{queues} queues were asked for: give 1 to {MAX_QUEUES}"),
             });
         }
-        let _turn = self.pairwise.turn(CONNECT, peer, tag)?;
+        let _only = self.pairwise.only_call(CONNECT, peer, tag)?;
         let wanted = Wanted {
             queues,
             rebuilt: false,
@@ -120,7 +120,7 @@ impl GpuNetIoService {
         deadline: Deadline,
     ) -> Result<()> {
         self.check_peer(REFUSE, peer)?;
-        let _turn = self.pairwise.turn(REFUSE, peer, tag)?;
+        let _only = self.pairwise.only_call(REFUSE, peer, tag)?;
         demand::refuse(self, peer, tag, reason, deadline)
     }
 
@@ -139,7 +139,7 @@ impl GpuNetIoService {
         if count == 0 {
             return Err(no_queue(peer));
         }
-        let _turn = self.pairwise.turn(REBUILD, peer, tag)?;
+        let _only = self.pairwise.only_call(REBUILD, peer, tag)?;
         let wanted = Wanted {
             queues: count,
             rebuilt: true,

@@ -56,7 +56,7 @@ impl Drop for Settles<'_> {
 impl State {
     pub(super) fn found(&self) -> &'static str {
         match self {
-            Self::New => "it was not called",
+            Self::New => "there was no setup",
             Self::Running => "its setup is under way",
             Self::Failed => "its setup has failed",
             Self::Ready(_) => "its setup has succeeded",
