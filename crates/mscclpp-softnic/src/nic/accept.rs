@@ -25,6 +25,8 @@ impl QueuePair {
             return;
         }
         match packet.body {
+            // It asks for no more than it may at a time, now and then again.
+            Body::Read { .. } if self.has_all_results() => c.counters.packets_lost += 1,
             Body::Read {
                 key,
                 address,
@@ -60,6 +62,12 @@ impl QueuePair {
         }
     }
 
+    /// Whether as many reads and atomics as the peer may ask for at a time have no answer yet.
+    fn has_all_results(&self) -> bool {
+        let limit = self.path.map_or(0, |path| path.max_outstanding_reads);
+        self.responder.results() >= usize::from(limit)
+    }
+
     /// The packet that was expected.
     pub(super) fn accept(&mut self, c: &mut Common, packet: Packet) {
         let number = packet.number;
@@ -85,9 +93,6 @@ impl QueuePair {
     ) -> Result<Option<(u64, Inbound)>, Refusal> {
         let capabilities = &c.config.capabilities;
         let domain = self.domain;
-        let limit = self
-            .path
-            .map_or(0, |path| usize::from(path.max_outstanding_reads));
         let fits = |part: &Part| {
             let end = part.offset.checked_add(part.length);
             let whole = end.is_some_and(|end| end <= part.total);
@@ -187,7 +192,7 @@ impl QueuePair {
                 if !self.rights.remote_read
                     || length > longest
                     || packets == 0
-                    || self.responder.results() >= limit
+                    || self.has_all_results()
                 {
                     return Err(Refusal::InvalidRequest);
                 }
@@ -216,7 +221,7 @@ impl QueuePair {
                 if !self.rights.remote_atomic
                     || !capabilities.atomics
                     || !address.is_multiple_of(8)
-                    || self.responder.results() >= limit
+                    || self.has_all_results()
                 {
                     return Err(Refusal::InvalidRequest);
                 }

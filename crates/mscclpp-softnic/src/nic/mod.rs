@@ -9,6 +9,8 @@ mod accept;
 mod access;
 mod common;
 mod completion;
+#[cfg(test)]
+mod floods;
 mod landing;
 pub(crate) mod loans;
 mod network;

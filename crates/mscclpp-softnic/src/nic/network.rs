@@ -49,6 +49,11 @@ impl Network {
         self.under_way.push_back((self.last_due, to, packet));
     }
 
+    /// Packets that have not arrived.
+    pub(crate) fn waiting(&self) -> usize {
+        self.under_way.len()
+    }
+
     /// The next packet that has arrived.
     pub(crate) fn arrive(&mut self, now: Time) -> Option<(DeviceAddress, Packet)> {
         if self.under_way.front()?.0 > now {

@@ -11,10 +11,21 @@ use super::packet::{AtomicOperation, Body, Packet, Part, Payload, Piece, Pieces,
 use super::queue::QueuePair;
 use super::receive_queue::{Message, Receive, ReceiveDone};
 use super::result::unlock;
+use super::transmit::MOST_UNACKNOWLEDGED;
 use crate::capability::DeviceAddress;
 use crate::config::Acknowledge;
 use crate::event::FailureCause;
 use crate::queue_config::State;
+
+/// How far packets may be beyond the oldest that is not done. A device sends no more than
+/// [`MOST_UNACKNOWLEDGED`], and for as many is told that they are accepted before they are done.
+/// What a peer sends beyond, which knows no such window, is lost.
+const REACH: u64 = 2 * MOST_UNACKNOWLEDGED;
+/// Packets that wait while the receive queue's record is read.
+const MOST_HELD: usize = 1024;
+/// Packets that wait for a link, above which requests are not answered: their peer does not read,
+/// and it may ask again when it does.
+const MOST_ANSWERS: usize = if cfg!(test) { 1 << 13 } else { 1 << 20 };
 
 /// Something that a packet asked for.
 #[derive(Debug)]
@@ -145,6 +156,14 @@ impl Responder {
             .get_mut(usize::try_from(id.checked_sub(first)?).ok()?)
     }
 
+    /// Whether a peer that keeps to its window would not send this packet yet.
+    fn is_beyond_reach(&self, number: u64) -> bool {
+        let oldest = self.operations.front();
+        oldest.is_some_and(|oldest| number >= oldest.number.saturating_add(REACH))
+            || self.operations.len() as u64 >= REACH
+            || self.held.len() >= MOST_HELD
+    }
+
     /// Reads and atomics that have not been answered.
     pub(super) fn results(&self) -> usize {
         let results = |operation: &&Operation| {
@@ -164,6 +183,10 @@ impl QueuePair {
             || self.responder.refusing
         {
             c.counters.packets_stray += 1;
+            return;
+        }
+        if self.responder.is_beyond_reach(packet.number) {
+            c.counters.packets_lost += 1;
             return;
         }
         if !self.responder.held.is_empty() {
@@ -197,6 +220,10 @@ impl QueuePair {
 
     pub(super) fn answer(&mut self, c: &mut Common, number: u64, body: Body) {
         let Some(path) = self.path else { return };
+        if c.network.waiting() >= MOST_ANSWERS {
+            c.counters.packets_lost += 1;
+            return;
+        }
         let packet = Packet {
             to: path.remote.queue,
             from: self.number(),
@@ -344,13 +371,16 @@ impl QueuePair {
     /// Answers, from the front, what is done.
     pub(super) fn answer_done(&mut self, c: &mut Common) {
         let early = c.config.acknowledge == Acknowledge::Accepted;
+        let oldest = self.responder.operations.front();
+        let first = oldest.map_or(0, |operation| operation.number);
         let mut last = None;
         while let Some(operation) = self.responder.operations.get(self.responder.acknowledged) {
             let write = matches!(
                 operation.work,
                 Inbound::Write { .. } | Inbound::Finished(None)
             );
-            let answered = operation.done || (early && write && !operation.borrows);
+            let soon = operation.number < first.saturating_add(MOST_UNACKNOWLEDGED);
+            let answered = operation.done || (early && soon && write && !operation.borrows);
             if !answered {
                 break;
             }

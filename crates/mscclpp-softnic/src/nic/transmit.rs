@@ -9,12 +9,16 @@ use super::regions::Need;
 use super::request::{Source, Work};
 use super::requester::{OUTSTANDING, Outstanding};
 use crate::capability::DeviceAddress;
+use crate::capability::Mtu;
 use crate::config::Acknowledge;
 use crate::memory::Bytes;
 use mlx5_queue::Syndrome;
 
 /// Bytes sent and not acknowledged.
 const WINDOW_BYTES: u64 = 1 << 20;
+/// Packets sent and not acknowledged, whatever their size.
+pub(super) const MOST_UNACKNOWLEDGED: u64 = WINDOW_BYTES / Mtu::Bytes256.bytes();
+const _: () = assert!(MOST_UNACKNOWLEDGED >= OUTSTANDING as u64);
 /// Packets that travel together, in bytes.
 const TRAIN_BYTES: u64 = 1 << 16;
 /// The same where the peer fetches the bytes itself: no more than the window.
