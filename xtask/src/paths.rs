@@ -2,6 +2,7 @@
 //! Files that a command reads and writes, looked at before long work.
 
 use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -29,13 +30,18 @@ pub(crate) fn check_writable(path: &Path) -> Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory).with_context(failed)?;
     }
-    let is_new = !path.exists();
-    let open = OpenOptions::new().append(true).create(true).open(path);
-    drop(open.with_context(failed)?);
-    if is_new {
-        fs::remove_file(path).with_context(failed)?;
+    match OpenOptions::new().append(true).create_new(true).open(path) {
+        Ok(_) => fs::remove_file(path).with_context(failed),
+        // A directory, or a file that is to be replaced. Pipes and devices are left alone.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match fs::metadata(path) {
+            Ok(found) if found.is_file() || found.is_dir() => {
+                let open = OpenOptions::new().append(true).open(path);
+                open.map(drop).with_context(failed)
+            }
+            _ => Ok(()),
+        },
+        Err(error) => Err(error).with_context(failed),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -58,5 +64,9 @@ mod tests {
         check_readable(&new).unwrap();
         assert_eq!(fs::read_to_string(&new).unwrap(), "kept");
         assert!(said(check_writable(&new.join("below"))).contains("cannot write"));
+        let (link, target) = (path("link"), path("target"));
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        check_writable(&link).unwrap();
+        assert!(link.is_symlink() && !target.exists());
     }
 }

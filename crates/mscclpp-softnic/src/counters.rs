@@ -21,7 +21,8 @@ pub struct Counters {
     pub doorbells_dropped: u64,
     /// Packets handed to the network, acknowledgements among them.
     pub packets_sent: u64,
-    /// Packets that the network lost.
+    /// Packets that the network lost, that a device did not take because their peer keeps to no
+    /// window, or that it did not send because too many waited.
     pub packets_lost: u64,
     /// Packets that arrived for no queue pair that could take them.
     pub packets_stray: u64,

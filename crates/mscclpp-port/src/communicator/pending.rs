@@ -155,19 +155,22 @@ impl Line {
         }
     }
 
-    /// Receives until `done`, completing receives in their order; no longer than the connection lasts
-    /// that the last of them is `over`.
+    /// Receives until `done`, completing receives in their order. When the connection has failed that
+    /// the last of them is `over`, nothing more is waited for; what has come is still taken.
     fn run(
         &self,
         done: impl Fn() -> bool,
         deadline: Deadline,
         over: Option<&StickyStatus>,
     ) -> Result<()> {
+        let mut waited_since = false;
         loop {
-            over.map_or(Ok(()), StickyStatus::check)?;
-            let until = match over {
-                Some(_) => deadline.at_most(LOOK),
-                None => deadline,
+            // Before the look at what has come.
+            let failed = over.and_then(StickyStatus::error);
+            let until = match (over, &failed) {
+                (None, _) => deadline,
+                (Some(_), None) => deadline.at_most(LOOK),
+                (Some(_), Some(_)) => Deadline::after(Duration::ZERO),
             };
             let queue = self.lock();
             if done() {
@@ -177,24 +180,39 @@ impl Line {
                 if deadline.expired() {
                     return Err(self.timeout(deadline));
                 }
-                let waited = self.changed.wait_timeout(queue, until.remaining());
+                let at_most = match failed {
+                    // The other thread may be about to take what has come.
+                    Some(_) if !waited_since => LOOK.min(deadline.remaining()),
+                    Some(error) => return Err(error),
+                    None => until.remaining(),
+                };
+                waited_since = failed.is_some();
+                let waited = self.changed.wait_timeout(queue, at_most);
                 drop(waited.unwrap_or_else(PoisonError::into_inner));
                 continue;
             }
             let mut turn = Receiving::take(self, queue);
             match self.next_body(turn.kind(), until) {
                 Ok(body) => turn.complete(body, deadline),
-                Err(Error::Timeout { .. }) if !deadline.expired() => {}
-                Err(Error::Timeout {
-                    operation, rank, ..
-                }) => {
-                    return Err(Error::Timeout {
-                        operation,
-                        rank,
-                        waited: deadline.budget(),
-                    });
-                }
-                Err(error) => return Err(error),
+                Err(error) => match (error, failed) {
+                    (_, Some(failed)) => return Err(failed),
+                    // It was no more than a look.
+                    (Error::Timeout { .. }, None)
+                        if over.is_some() && until.expired() && !deadline.expired() => {}
+                    (
+                        Error::Timeout {
+                            operation, rank, ..
+                        },
+                        None,
+                    ) if over.is_some() => {
+                        return Err(Error::Timeout {
+                            operation,
+                            rank,
+                            waited: deadline.budget(),
+                        });
+                    }
+                    (error, None) => return Err(error),
+                },
             }
         }
     }
@@ -325,8 +343,8 @@ impl<T: Clone + Send + Sync> Pending<T> {
     /// [`Error::Timeout`] when the peer's half did not come: asking again waits again.
     /// [`Error::PeerDown`] when the peer is gone. [`Error::WrongRecord`] when the peer sent
     /// something else, [`Error::PeerGaveUp`] when it could not make its half. Errors of connecting:
-    /// both ends get [`Error::IncompatibleTransports`]. For a semaphore also its connection's, at once:
-    /// the peer of one that is down may never ask.
+    /// both ends get [`Error::IncompatibleTransports`]. For a semaphore also its connection's, once
+    /// that is down and the peer's half has not come: it may never come then.
     pub fn get_by(&self, deadline: Deadline) -> Result<T> {
         loop {
             if let Some(result) = self.slot.result.get() {

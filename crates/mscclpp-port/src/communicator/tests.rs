@@ -133,6 +133,9 @@ fn a_connection_has_time_to_come_up_however_short_the_wait_for_the_peers_half() 
 fn nobody_waits_for_a_semaphore_of_a_connection_that_is_down() {
     let [a, b] = pair();
     let [at_a, at_b] = connect(&[a.clone(), b.clone()], 0);
+    for connection in [&at_a, &at_b] {
+        connection.wait_connected(soon()).unwrap();
+    }
     let asked = a.build_semaphore(&at_a, 1, 0).unwrap();
     let asked_again = a.build_semaphore(&at_a, 1, 0).unwrap();
     let begin = Instant::now();
@@ -150,21 +153,36 @@ fn nobody_waits_for_a_semaphore_of_a_connection_that_is_down() {
             );
         }
     });
-    let error = a.build_semaphore(&at_a, 1, 0).unwrap_err();
+    assert!(begin.elapsed() < PATIENCE);
+    // The peer hears of one that is not made.
+    let [fresh, from_b] = connect(&[a.clone(), b.clone()], 1);
+    let error = a.build_semaphore(&at_a, 1, 2).unwrap_err();
     assert!(
         matches!(error, Error::PeerDown { rank: Some(1), .. }),
         "{error}"
     );
-    assert!(begin.elapsed() < PATIENCE);
-    // What was asked for before it went down has a place, and a deadline, as ever.
-    let error = asked.get_by(Deadline::after(Duration::ZERO)).unwrap_err();
-    assert!(matches!(error, Error::PeerDown { .. }), "{error}");
-    // The peer hears of the one that was not made.
-    let [fresh, from_b] = connect(&[a, b.clone()], 1);
+    let heard = b.build_semaphore(&from_b, 0, 2).unwrap();
+    let error = heard.get_by(soon()).unwrap_err();
+    assert!(
+        matches!(error, Error::PeerGaveUp { rank: 0, .. }),
+        "{error}"
+    );
     drop(fresh);
-    let heard = b.build_semaphore(&from_b, 0, 0);
-    let heard = heard.and_then(|pending| pending.get_by(soon()));
-    assert!(heard.is_err());
+}
+
+/// The peer has made its half and is through before this rank asks.
+#[test]
+fn a_semaphore_whose_half_has_come_is_there_when_its_connection_is_down() {
+    let [a, b] = pair();
+    let [at_a, at_b] = connect(&[a.clone(), b.clone()], 0);
+    let asked = [0, 0].map(|tag| a.build_semaphore(&at_a, 1, tag).unwrap());
+    let theirs = b.build_semaphore(&at_b, 0, 0).unwrap();
+    theirs.get_by(soon()).unwrap();
+    drop((theirs, at_b));
+    eventually("it is down", || at_a.status().is_some());
+    asked[0].get_by(soon()).unwrap();
+    let error = asked[1].get_by(soon()).unwrap_err();
+    assert!(matches!(error, Error::PeerDown { .. }), "{error}");
 }
 
 #[test]

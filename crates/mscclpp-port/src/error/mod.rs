@@ -256,9 +256,7 @@ pub enum Error {
     Setup(Arc<SetupError>),
 
     /// A service is used before it has queues.
-    #[error(
-        "cannot {operation} without queues: {found}; `setup` makes them, or `connect_on_demand`"
-    )]
+    #[error("cannot {operation}: {found}")]
     NotSetUp {
         /// What was asked for.
         operation: &'static str,

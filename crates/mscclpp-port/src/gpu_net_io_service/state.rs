@@ -56,10 +56,14 @@ impl Drop for Settles<'_> {
 impl State {
     pub(super) fn found(&self) -> &'static str {
         match self {
-            Self::New => "there was no setup",
-            Self::Running => "its setup is under way",
-            Self::Failed => "its setup has failed",
-            Self::Ready(_) => "its setup has succeeded",
+            Self::New => {
+                "there was no setup: `setup` makes queues with all ranks, `connect_on_demand` with one"
+            }
+            Self::Running => "the setup is under way",
+            Self::Failed => {
+                "the setup has failed: make a new service, or queues with one rank by `connect_on_demand`"
+            }
+            Self::Ready(_) => "the setup has succeeded",
         }
     }
 }

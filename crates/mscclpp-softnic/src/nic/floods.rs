@@ -2,7 +2,8 @@
 //! What is kept of a peer that sends as it likes, while this device can do nothing because a link
 //! takes nothing.
 
-use super::packet::{AtomicOperation, Part, Payload};
+use super::packet::{Part, Payload};
+use super::responder::{MOST_ANSWERS, MOST_HELD, REACH};
 use super::transmit::MOST_UNACKNOWLEDGED;
 use super::*;
 use crate::config::Acknowledge;
@@ -12,9 +13,10 @@ use crate::region::{AccessFlags, WriteOrdering};
 
 const PEER: DeviceAddress = DeviceAddress([1; 16]);
 /// More than anything that waits may be.
-const FLOOD: u64 = 100_000;
-/// What may wait: as much as two windows, and their answers.
-const MOST: u64 = 4 * MOST_UNACKNOWLEDGED;
+const FLOOD: u64 = 300_000;
+/// What may wait of one queue: its requests, and as many answers.
+const MOST: u64 = 2 * REACH;
+const _: () = assert!(FLOOD > MOST_ANSWERS + MOST);
 
 struct Target {
     nic: Nic,
@@ -194,8 +196,8 @@ fn what_comes_again_and_again_is_not_answered_without_end() {
     for _ in 0..FLOOD {
         target.hear(0, target.write());
     }
-    assert!(target.waiting() < MOST, "{}", target.waiting());
-    assert!(target.lost() > FLOOD - MOST);
+    assert_eq!(target.waiting(), MOST_ANSWERS);
+    assert_eq!(target.lost(), FLOOD - MOST_ANSWERS);
     // An answer that is lost is asked for again.
     target.work();
     target.hear(0, target.write());
@@ -228,18 +230,62 @@ fn messages_that_find_no_receive_request_are_not_kept_without_end() {
     for number in 0..FLOOD {
         target.hear(number, message.clone());
     }
-    assert!(target.waiting() < MOST, "{}", target.waiting());
+    assert_eq!(target.waiting(), MOST_HELD);
+    // What needs none is no way around it.
+    target.hear(FLOOD, target.write());
+    assert_eq!(target.lost(), FLOOD + 1 - MOST_HELD);
     let answers = target.work();
     let not_ready = |packet: &Packet| matches!(packet.body, Body::Refuse(_));
     assert!(!answers.is_empty() && answers.iter().all(not_ready));
-    // An atomic is no way around it.
-    let atomic = Body::Atomic {
+}
+
+/// A read takes as many numbers as its answer has packets, and what is sent behind it is within the
+/// window of its last.
+#[test]
+fn what_comes_behind_a_long_read_is_taken() {
+    let mut target = Target::new(Acknowledge::Landed);
+    let packets = 2 * REACH;
+    let long = Body::Read {
         key: target.key,
         address: 0x1000,
-        operation: AtomicOperation::Add(1),
+        length: 8,
+        packets,
     };
-    for number in 0..FLOOD {
-        target.hear(number, atomic.clone());
+    target.hear(0, long.clone());
+    target.hear(packets, target.write());
+    assert_eq!((target.waiting(), target.lost()), (2, 0));
+    target.work();
+    // Also when it is asked for again.
+    target.hear(0, long);
+    target.hear(packets + 1, target.write());
+    assert_eq!((target.waiting(), target.lost()), (2, 0));
+}
+
+/// Trains of packets are acknowledged as a whole.
+#[test]
+fn a_peer_that_keeps_to_its_window_loses_nothing_however_long_its_trains() {
+    let train = |target: &Target, packets| Body::Write {
+        key: target.key,
+        address: 0x1000,
+        part: Part { packets, ..word() },
+        immediate: None,
+        payload: Payload::Bytes(Bytes::from_elem(7, 8)),
+    };
+    for lengths in [[256, 144], [256, 256], [1, 255]] {
+        let mut target = Target::new(Acknowledge::Accepted);
+        let (mut next, mut acknowledged) = (0, 0);
+        let mut lengths = lengths.into_iter().cycle();
+        while next - acknowledged < MOST_UNACKNOWLEDGED {
+            let packets = lengths.next().unwrap();
+            target.hear(next, train(&target, packets));
+            next += packets;
+            while let Some((_, packet)) = target.nic.common.network.arrive(Time::ZERO) {
+                assert_eq!(packet.body, Body::Acknowledge);
+                acknowledged = packet.number + 1;
+            }
+        }
+        assert_eq!(target.lost(), 0);
+        assert!(acknowledged > MOST_UNACKNOWLEDGED / 2, "{acknowledged}");
+        assert_eq!(target.work().pop().unwrap().number, next - 1);
     }
-    assert!(target.waiting() < MOST, "{}", target.waiting());
 }

@@ -17,15 +17,15 @@ use crate::config::Acknowledge;
 use crate::event::FailureCause;
 use crate::queue_config::State;
 
-/// How far packets may be beyond the oldest that is not done. A device sends no more than
+/// How far packets may be beyond the oldest operation that is not done. A device sends no more than
 /// [`MOST_UNACKNOWLEDGED`], and for as many is told that they are accepted before they are done.
 /// What a peer sends beyond, which knows no such window, is lost.
-const REACH: u64 = 2 * MOST_UNACKNOWLEDGED;
+pub(super) const REACH: u64 = 2 * MOST_UNACKNOWLEDGED;
 /// Packets that wait while the receive queue's record is read.
-const MOST_HELD: usize = 1024;
-/// Packets that wait for a link, above which requests are not answered: their peer does not read,
-/// and it may ask again when it does.
-const MOST_ANSWERS: usize = if cfg!(test) { 1 << 13 } else { 1 << 20 };
+pub(super) const MOST_HELD: u64 = MOST_UNACKNOWLEDGED;
+/// Packets that wait for links, above which requests are not answered: some peer does not read, and
+/// who asked may ask again.
+pub(super) const MOST_ANSWERS: u64 = 1 << 18;
 
 /// Something that a packet asked for.
 #[derive(Debug)]
@@ -158,10 +158,17 @@ impl Responder {
 
     /// Whether a peer that keeps to its window would not send this packet yet.
     fn is_beyond_reach(&self, number: u64) -> bool {
-        let oldest = self.operations.front();
-        oldest.is_some_and(|oldest| number >= oldest.number.saturating_add(REACH))
+        let beyond = |oldest: &Operation| {
+            let packets = match oldest.work {
+                // Of one that is answered again the operation has none.
+                Inbound::Read { packets, .. } => packets,
+                _ => oldest.packets,
+            };
+            number >= oldest.number + packets + REACH
+        };
+        self.operations.front().is_some_and(beyond)
             || self.operations.len() as u64 >= REACH
-            || self.held.len() >= MOST_HELD
+            || self.held.len() as u64 >= MOST_HELD
     }
 
     /// Reads and atomics that have not been answered.
@@ -220,7 +227,7 @@ impl QueuePair {
 
     pub(super) fn answer(&mut self, c: &mut Common, number: u64, body: Body) {
         let Some(path) = self.path else { return };
-        if c.network.waiting() >= MOST_ANSWERS {
+        if c.network.waiting() as u64 >= MOST_ANSWERS {
             c.counters.packets_lost += 1;
             return;
         }
@@ -379,7 +386,7 @@ impl QueuePair {
                 operation.work,
                 Inbound::Write { .. } | Inbound::Finished(None)
             );
-            let soon = operation.number < first.saturating_add(MOST_UNACKNOWLEDGED);
+            let soon = operation.number + operation.packets <= first + MOST_UNACKNOWLEDGED;
             let answered = operation.done || (early && soon && write && !operation.borrows);
             if !answered {
                 break;
