@@ -176,7 +176,7 @@ impl Connection {
         src_off: u64,
         len: u64,
     ) -> Result<()> {
-        self.post(|| self.link().write(dst, dst_off, src, src_off, len))?;
+        self.post(None, || self.link().write(dst, dst_off, src, src_off, len))?;
         self.inner.posts.puts.add(1);
         self.inner.posts.bytes.add(len);
         Ok(())
@@ -188,7 +188,7 @@ impl Connection {
     /// # Errors
     /// As [`write`](Self::write); [`Error::Misaligned`].
     pub fn signal(&self, token: &RegisteredMemory, off: u64) -> Result<()> {
-        self.post(|| self.link().signal(token, off))?;
+        self.post(None, || self.link().signal(token, off))?;
         self.inner.posts.signals.add(1);
         Ok(())
     }
@@ -200,7 +200,7 @@ impl Connection {
     /// # Errors
     /// As [`write`](Self::write); [`Error::Misaligned`].
     pub fn accumulate(&self, dst: &RegisteredMemory, off: u64, operand: i64) -> Result<()> {
-        self.post(|| self.link().accumulate(dst, off, operand))?;
+        self.post(None, || self.link().accumulate(dst, off, operand))?;
         self.inner.posts.accumulates.add(1);
         Ok(())
     }
@@ -209,10 +209,11 @@ impl Connection {
     /// meanwhile does not delay it.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when the deadline passes; the posts go on. The sticky error.
+    /// [`Error::Timeout`] when the deadline passes, also while the queue is full; the posts go on. The
+    /// sticky error.
     pub fn flush(&self, deadline: Deadline) -> Result<()> {
         let mut ticket = 0;
-        self.post(|| {
+        self.post(Some(deadline), || {
             ticket = self.link().request_flush()?;
             Ok(())
         })?;
@@ -271,8 +272,8 @@ impl Connection {
         self.inner.config.max_write_queue_size
     }
 
-    /// Posts and starts; waits for room if there is none.
-    fn post(&self, mut post: impl FnMut() -> Result<()>) -> Result<()> {
+    /// Posts and starts; waits for room if there is none, until a deadline if there is one.
+    fn post(&self, deadline: Option<Deadline>, mut post: impl FnMut() -> Result<()>) -> Result<()> {
         let link = self.link();
         loop {
             match post() {
@@ -282,7 +283,10 @@ impl Connection {
                 }
                 // Room appears, or a peer that does not read fails the connection in time.
                 Err(Error::QueueFull { .. }) => {
-                    let limit = (Deadline::after(FOREVER), "post");
+                    let limit = match deadline {
+                        Some(deadline) => (deadline, "flush"),
+                        None => (Deadline::after(FOREVER), "post"),
+                    };
                     self.wait(limit, &self.inner.posts.backpressure, |_| link.has_room())?;
                 }
                 Err(error) => return Err(error),

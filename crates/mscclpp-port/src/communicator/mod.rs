@@ -5,6 +5,7 @@ mod lines;
 mod peers;
 mod pending;
 mod record;
+mod slot;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -215,9 +216,14 @@ impl Communicator {
         let timeout = self.shared.bootstrap.timeout();
         let half = context.create_endpoint(config).and_then(|endpoint| {
             let record = endpoint.serialize()?;
-            Ok((endpoint, record))
+            Ok((Some(endpoint), record))
         });
         line.exchange(Kind::Endpoint, half, move |local, record, _| {
+            // Once: nothing below waits.
+            let local = local.take().ok_or_else(|| Error::InvalidUsage {
+                operation: "connect",
+                detail: "the endpoint is connected already".into(),
+            })?;
             let remote = EndpointRecord::decode(record).map_err(said_by(rank))?;
             check_owner("endpoint", remote.rank(), rank)?;
             // Not the caller's deadline: it comes up by itself, when the peer has asked, too.
@@ -257,7 +263,7 @@ impl Communicator {
             let remote = RegisteredMemory::deserialize_by(&context, record, deadline)
                 .map_err(said_by(rank))?;
             check_owner("semaphore", remote.owner_rank(), rank)?;
-            Ok(Semaphore::new(connection, own, remote))
+            Ok(Semaphore::new(connection.clone(), own.clone(), remote))
         })?;
         Ok(pending.over(&status))
     }

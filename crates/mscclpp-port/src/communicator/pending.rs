@@ -2,13 +2,14 @@
 //! Receives that run when somebody asks for their result, in the order of the calls.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mscclpp_bootstrap::{Bootstrap, Deadline, Tag};
 
 use super::record::{Kind, Record};
 use super::said_by;
+use super::slot::{Receive, Slot};
 use crate::error::{Error, Result};
 use crate::status::StickyStatus;
 
@@ -33,37 +34,6 @@ struct Queue {
     waiting: VecDeque<Arc<dyn Receive>>,
     /// One thread receives at a time, without holding the lock.
     receiving: bool,
-}
-
-/// A receive whose record has not come.
-trait Receive: Send + Sync {
-    fn kind(&self) -> Kind;
-    /// Takes the record, or why there is none.
-    fn complete(&self, body: Result<Vec<u8>>, deadline: Deadline);
-}
-
-type Make<T> = Box<dyn FnOnce(&[u8], Deadline) -> Result<T> + Send>;
-
-/// A receive and what became of it.
-struct Slot<T> {
-    kind: Kind,
-    make: Mutex<Option<Make<T>>>,
-    result: OnceLock<Result<T>>,
-}
-
-impl<T: Send + Sync> Receive for Slot<T> {
-    fn kind(&self) -> Kind {
-        self.kind
-    }
-
-    fn complete(&self, body: Result<Vec<u8>>, deadline: Deadline) {
-        let make = (self.make.lock().unwrap_or_else(PoisonError::into_inner)).take();
-        if let Some(make) = make {
-            let _ = self
-                .result
-                .set(body.and_then(|bytes| make(&bytes, deadline)));
-        }
-    }
 }
 
 impl Line {
@@ -111,13 +81,9 @@ impl Line {
     pub(super) fn receive<T: Send + Sync + 'static>(
         self: &Arc<Self>,
         kind: Kind,
-        make: impl FnOnce(&[u8], Deadline) -> Result<T> + Send + 'static,
+        make: impl FnMut(&[u8], Deadline) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
-        let slot = Arc::new(Slot {
-            kind,
-            make: Mutex::new(Some(Box::new(make))),
-            result: OnceLock::new(),
-        });
+        let slot = Arc::new(Slot::new(kind, make));
         self.lock()
             .waiting
             .push_back(Arc::clone(&slot) as Arc<dyn Receive>);
@@ -134,16 +100,17 @@ impl Line {
         self: &Arc<Self>,
         kind: Kind,
         half: Result<(H, Vec<u8>)>,
-        make: impl FnOnce(H, &[u8], Deadline) -> Result<T> + Send + 'static,
+        mut make: impl FnMut(&mut H, &[u8], Deadline) -> Result<T> + Send + 'static,
     ) -> Result<Pending<T>>
     where
         H: Send + 'static,
     {
         let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         match half {
-            Ok((half, body)) => {
+            Ok((mut half, body)) => {
                 self.send(&Record::new(kind, body))?;
-                Ok(self.receive(kind, move |bytes, deadline| make(half, bytes, deadline)))
+                let make = move |bytes: &[u8], deadline| make(&mut half, bytes, deadline);
+                Ok(self.receive(kind, make))
             }
             Err(error) => {
                 if let Err(unsent) = self.send(&Record::gave_up(kind, &error.to_string())) {
@@ -178,7 +145,7 @@ impl Line {
             }
             if queue.receiving {
                 if deadline.expired() {
-                    return Err(self.timeout(deadline));
+                    return Err(self.timeout("waiting for an earlier receive", deadline));
                 }
                 let at_most = match failed {
                     // The other thread may be about to take what has come.
@@ -192,8 +159,16 @@ impl Line {
                 continue;
             }
             let mut turn = Receiving::take(self, queue);
-            match self.next_body(turn.kind(), until) {
-                Ok(body) => turn.complete(body, deadline),
+            let body = match turn.kept() {
+                Some(bytes) => Ok(Ok(bytes)),
+                None => self.next_body(turn.kind(), until),
+            };
+            match body {
+                Ok(body) => {
+                    if !turn.complete(body, deadline) {
+                        return Err(self.timeout("mapping memory", deadline));
+                    }
+                }
                 Err(error) => match (error, failed) {
                     (_, Some(failed)) => return Err(failed),
                     // It was no more than a look.
@@ -256,9 +231,9 @@ impl Line {
         }))
     }
 
-    fn timeout(&self, deadline: Deadline) -> Error {
+    fn timeout(&self, doing: &str, deadline: Deadline) -> Error {
         Error::Timeout {
-            operation: format!("waiting for an earlier receive (tag {})", self.tag),
+            operation: format!("{doing} (tag {})", self.tag),
             rank: Some(self.rank),
             waited: deadline.budget(),
         }
@@ -290,11 +265,17 @@ impl<'a> Receiving<'a> {
             .map_or(Kind::Memory, |first| first.kind())
     }
 
-    fn complete(&mut self, body: Result<Vec<u8>>, deadline: Deadline) {
-        if let Some(first) = self.first.take() {
-            first.complete(body, deadline);
+    fn kept(&self) -> Option<Vec<u8>> {
+        self.first.as_ref().and_then(|first| first.kept())
+    }
+
+    /// Whether it is through.
+    fn complete(&mut self, body: Result<Vec<u8>>, deadline: Deadline) -> bool {
+        let through = (self.first.take()).is_none_or(|first| first.complete(body, deadline));
+        if through {
             self.line.lock().waiting.pop_front();
         }
+        through
     }
 }
 
@@ -309,8 +290,8 @@ impl Drop for Receiving<'_> {
 ///
 /// This rank's half was sent when it was made; the peer's is received when somebody asks for the
 /// result. For each rank and tag, the i-th receive gets what the i-th matching call of the peer
-/// sent, so asking for one completes all earlier ones first, also those that were dropped.
-/// Different tags are independent.
+/// sent, so asking for one completes all earlier ones first. Of one that was dropped the record is
+/// thrown away: neither a connection nor memory is kept for it. Different tags are independent.
 ///
 /// May be asked from several threads, and again: the result stays.
 pub struct Pending<T> {
@@ -322,9 +303,15 @@ pub struct Pending<T> {
 
 impl<T> Pending<T> {
     /// The same, of use only while a connection lasts.
-    pub(super) fn over(self, status: &Arc<StickyStatus>) -> Self {
-        let over = Some(Arc::clone(status));
-        Self { over, ..self }
+    pub(super) fn over(mut self, status: &Arc<StickyStatus>) -> Self {
+        self.over = Some(Arc::clone(status));
+        self
+    }
+}
+
+impl<T> Drop for Pending<T> {
+    fn drop(&mut self) {
+        self.slot.abandon();
     }
 }
 
@@ -340,7 +327,8 @@ impl<T: Clone + Send + Sync> Pending<T> {
     /// The result, waiting for the peer's half until `deadline`.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when the peer's half did not come: asking again waits again.
+    /// [`Error::Timeout`] when the peer's half did not come, or its memory was not mapped: asking again
+    /// waits again.
     /// [`Error::PeerDown`] when the peer is gone. [`Error::WrongRecord`] when the peer sent
     /// something else, [`Error::PeerGaveUp`] when it could not make its half. Errors of connecting:
     /// both ends get [`Error::IncompatibleTransports`]. For a semaphore also its connection's, once

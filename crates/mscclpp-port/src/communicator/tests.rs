@@ -185,6 +185,125 @@ fn a_semaphore_whose_half_has_come_is_there_when_its_connection_is_down() {
     assert!(matches!(error, Error::PeerDown { .. }), "{error}");
 }
 
+/// Also where posts wait for the connection to come up, or for a peer that reads nothing.
+#[test]
+fn a_flush_keeps_to_its_deadline_when_the_queue_is_full() {
+    let [a, b] = pair();
+    let memory = memory_of(&b, 8);
+    b.send_memory(&memory, 0, 0).unwrap();
+    let remote = a.recv_memory(1, 0).unwrap().get_by(soon()).unwrap();
+    let few = EndpointConfig {
+        max_write_queue_size: Some(3),
+        ..ethernet()
+    };
+    let at_a = a.connect(few, 1, 1).unwrap();
+    let at_b = b.connect(ethernet(), 0, 1).unwrap();
+    let at_a = at_a.get_by(soon()).unwrap();
+    for _ in 0..3 {
+        at_a.signal(&remote, 0).unwrap();
+    }
+    let begin = Instant::now();
+    let error = at_a
+        .flush(Deadline::after(Duration::from_millis(100)))
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::Timeout { operation, .. } if operation == "flush"),
+        "{error}"
+    );
+    assert!(begin.elapsed() < PATIENCE);
+    let _at_b = at_b.get_by(soon()).unwrap();
+    at_a.flush(soon()).unwrap();
+}
+
+#[test]
+fn a_pending_that_was_dropped_keeps_neither_its_connection_nor_its_place_in_vain() {
+    let [a, b] = pair();
+    let [at_a, at_b] = connect(&[a.clone(), b.clone()], 0);
+    let asked = a.build_semaphore(&at_a, 1, 0).unwrap();
+    let error = asked
+        .get_by(Deadline::after(Duration::from_millis(20)))
+        .unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    drop((asked, at_a));
+    eventually("the peer sees it go", || at_b.status().is_some());
+    // The record that comes for it is not another's.
+    let [_at_a, at_b] = connect(&[a.clone(), b.clone()], 1);
+    let _theirs = b.build_semaphore(&at_b, 0, 0).unwrap();
+    b.send_memory(&memory_of(&b, 16), 0, 0).unwrap();
+    let memory = a.recv_memory(1, 0).unwrap();
+    assert_eq!(memory.get_by(soon()).unwrap().size(), 16);
+}
+
+/// As mapping a GPU's memory does, whose owner is slow to answer.
+#[test]
+fn what_could_not_be_made_of_a_record_in_time_is_made_when_asked_again() {
+    let [a, b] = pair();
+    let line = b.line(0, 0).unwrap();
+    let slow = line.receive(Kind::Memory, |bytes, deadline| {
+        if deadline.expired() {
+            return Err(line_timeout());
+        }
+        Ok(bytes.len())
+    });
+    let next = b.recv_memory(0, 0).unwrap();
+    let abandoned = line.receive(Kind::Memory, |_, _| Err::<usize, _>(line_timeout()));
+    let last = b.recv_memory(0, 0).unwrap();
+    for bytes in [8, 16, 24, 32] {
+        a.send_memory(&memory_of(&a, bytes), 1, 0).unwrap();
+    }
+    let none = || Deadline::after(Duration::ZERO);
+    for _ in 0..2 {
+        // The next waits for it, too.
+        for error in [slow.get_by(none()).err(), next.get_by(none()).err()] {
+            assert!(matches!(error, Some(Error::Timeout { .. })), "{error:?}");
+        }
+    }
+    assert_eq!(next.get_by(soon()).unwrap().size(), 16);
+    assert!(slow.get_by(none()).unwrap() > 0);
+    // What nobody asks for any more holds nobody up.
+    abandoned.get_by(none()).unwrap_err();
+    drop(abandoned);
+    assert_eq!(last.get_by(soon()).unwrap().size(), 32);
+}
+
+fn line_timeout() -> Error {
+    Error::Timeout {
+        operation: "mapping".into(),
+        rank: None,
+        waited: Duration::ZERO,
+    }
+}
+
+#[test]
+fn a_connection_may_linger_for_as_long_as_it_takes() {
+    let forever = |rank: Arc<dyn Bootstrap>| {
+        let mut config = ContextConfig::of_rank(&*rank);
+        config.deadlines.linger = Duration::MAX;
+        config.deadlines.self_test = Duration::MAX;
+        config.deadlines.teardown = Duration::MAX;
+        Communicator::with_config(rank, config).unwrap()
+    };
+    let ranks: Vec<_> = Local::world(2)
+        .0
+        .into_iter()
+        .map(|rank| forever(rank))
+        .collect();
+    let [a, b]: [Communicator; 2] = ranks.try_into().unwrap();
+    let [at_a, at_b] = connect(&[a.clone(), b.clone()], 0);
+    let buffer = Buffer::new(Device::cpu(), 8).unwrap();
+    let memory = b.register_memory(&buffer, 0..8).unwrap();
+    b.send_memory(&memory, 0, 0).unwrap();
+    let remote = a.recv_memory(1, 0).unwrap().get_by(soon()).unwrap();
+    for _ in 0..500 {
+        at_a.signal(&remote, 0).unwrap();
+    }
+    drop(at_a);
+    eventually("all is posted", || buffer.load_u64(0).unwrap() == 500);
+    eventually("the peer sees it go", || at_b.status().is_some());
+    let error = at_b.status().unwrap().to_string();
+    assert!(error.contains("the peer closed the connection"), "{error}");
+}
+
 #[test]
 fn a_thread_that_waits_for_another_keeps_its_own_deadline() {
     let [_a, b] = pair();

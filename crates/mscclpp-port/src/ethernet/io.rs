@@ -9,6 +9,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use mscclpp_bootstrap::Deadline;
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -106,7 +108,7 @@ struct Io<'a> {
     patience: Patience,
     stall: Stall,
     /// When the end of this side must be over.
-    leave_by: Option<Instant>,
+    leave_by: Option<Deadline>,
     steps: u32,
 }
 
@@ -302,16 +304,14 @@ impl<'a> Io<'a> {
         }
         // The nack had its time to get out; a peer that goes on sending, or reads nothing, is not
         // waited for.
-        if self.state == State::Discarding
-            && now > *self.leave_by.get_or_insert(now + shared.deadlines.linger)
-        {
+        if self.state == State::Discarding && self.is_to_leave() {
             return Err(Over);
         }
         if self.closing() {
             if self.state == State::Discarding || shared.status.is_failed() {
                 return Err(Over);
             }
-            if now > *self.leave_by.get_or_insert(now + shared.deadlines.linger) {
+            if self.is_to_leave() {
                 let rank = shared.rank;
                 tracing::warn!(?rank, "closed a connection whose peer does not read");
                 return Err(Over);
@@ -319,6 +319,14 @@ impl<'a> Io<'a> {
             self.leave()?;
         }
         Ok(())
+    }
+
+    /// Whether it has lingered for as long as it may.
+    fn is_to_leave(&mut self) -> bool {
+        let linger = self.shared.deadlines.linger;
+        (self.leave_by)
+            .get_or_insert_with(|| Deadline::after(linger))
+            .expired()
     }
 
     /// Sends what is queued, then the goodbye; then waits for the peer to see it.

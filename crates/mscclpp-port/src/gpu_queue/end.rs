@@ -67,8 +67,8 @@ impl QueueEnd {
         deadline: Deadline,
     ) -> Self {
         // A self-test that began just in time has its own.
-        let late = control.deadlines.self_test + control.deadlines.teardown;
-        let ends_by = Deadline::after(deadline.remaining() + late);
+        let late = (control.deadlines.self_test).saturating_add(control.deadlines.teardown);
+        let ends_by = Deadline::after(deadline.remaining().saturating_add(late));
         Self {
             queue,
             hca,

@@ -117,9 +117,9 @@ impl LinkStream {
         timeout: Duration,
     ) -> io::Result<DeviceAddress> {
         self.set_nonblocking(false)?;
-        let until = Instant::now() + timeout;
+        let started = Instant::now();
         let left = || {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = timeout.saturating_sub(started.elapsed());
             self.set_timeout(Some(left.max(Duration::from_millis(1))))
         };
         let mut hello = [0; 24];
@@ -137,7 +137,7 @@ impl LinkStream {
         let mut theirs = [0; 24];
         let mut read = 0;
         while read < theirs.len() {
-            if Instant::now() >= until {
+            if started.elapsed() >= timeout {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             left()?;
