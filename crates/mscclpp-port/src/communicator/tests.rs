@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use mscclpp_bootstrap::Deadline;
 
 use super::*;
+use crate::Hca;
 use crate::device::Device;
 use crate::testing::{Local, PATIENCE, eventually};
 use crate::transport::TransportKind;
@@ -275,12 +276,13 @@ fn line_timeout() -> Error {
 }
 
 #[test]
-fn a_connection_may_linger_for_as_long_as_it_takes() {
+fn a_connection_may_have_as_long_as_there_is_for_anything() {
     let forever = |rank: Arc<dyn Bootstrap>| {
         let mut config = ContextConfig::of_rank(&*rank);
         config.deadlines.linger = Duration::MAX;
         config.deadlines.self_test = Duration::MAX;
         config.deadlines.teardown = Duration::MAX;
+        config.hca_devices = vec![Hca::named("soft0")];
         Communicator::with_config(rank, config).unwrap()
     };
     let ranks: Vec<_> = Local::world(2)
@@ -302,6 +304,13 @@ fn a_connection_may_linger_for_as_long_as_it_takes() {
     eventually("the peer sees it go", || at_b.status().is_some());
     let error = at_b.status().unwrap().to_string();
     assert!(error.contains("the peer closed the connection"), "{error}");
+    // Queues test themselves.
+    let queue = EndpointConfig::gpu_initiated(TransportKind::IB0);
+    let at_a = a.connect(queue.clone(), 1, 1).unwrap();
+    let at_b = b.connect(queue, 0, 1).unwrap();
+    for connection in [at_a, at_b].map(|pending| pending.get_by(soon()).unwrap()) {
+        connection.wait_connected(soon()).unwrap();
+    }
 }
 
 #[test]
