@@ -380,6 +380,18 @@ fn an_end_that_says_it_is_another_device_is_refused() {
 }
 
 #[test]
+fn a_link_may_take_as_long_as_it_likes() {
+    let open = || Device::open("soft0", DeviceConfig::default()).unwrap();
+    let (a, b) = (open(), open());
+    let (near, far) = UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| b.link(far, Duration::MAX).unwrap());
+        assert_eq!(a.link(near, Duration::MAX).unwrap(), b.address());
+        assert_eq!(other.join().unwrap(), a.address());
+    });
+}
+
+#[test]
 fn a_link_that_replaces_another_goes_down_once() {
     let (mut a, mut b) = linked(&DeviceConfig::default(), &steady(), unix());
     for streams in [tcp(), unix(), tcp()] {
