@@ -90,7 +90,8 @@ fn seconds(variable: &impl Fn(&str) -> Option<String>, name: &str, default: u64)
 impl Default for Deadlines {
     /// What the environment says now.
     fn default() -> Self {
-        Self::read(|name| std::env::var(name).ok())
+        // What is no text is no number either, and is shown as well as it can be.
+        Self::read(|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))
     }
 }
 

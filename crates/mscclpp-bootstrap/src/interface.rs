@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use crate::BootstrapError;
 use crate::address::RootAddress;
+use crate::launcher::environment;
 
 /// Chooses the address of this machine that other ranks should connect to.
 ///
@@ -150,18 +151,19 @@ struct Rules {
 
 impl Rules {
     fn from_environment() -> Result<Self, BootstrapError> {
-        Self::from_variables(|name| std::env::var(name).ok())
+        Self::from_variables(environment)
     }
 
-    fn from_variables(get: impl Fn(&str) -> Option<String>) -> Result<Self, BootstrapError> {
-        let get = |name: &str| get(name).filter(|value| !value.trim().is_empty());
+    fn from_variables(
+        get: impl Fn(&str) -> Result<Option<String>, BootstrapError>,
+    ) -> Result<Self, BootstrapError> {
         let bad = |variable: &str, value: String, reason: &str| BootstrapError::BadEnvironment {
             variable: variable.into(),
             value,
             reason: reason.into(),
         };
         let mut rules = Self::default();
-        if let Some(text) = get("MSCCLPP_SOCKET_IFNAME") {
+        if let Some(text) = get("MSCCLPP_SOCKET_IFNAME")? {
             rules.names = Some(Names::parse(text.trim()).ok_or_else(|| {
                 bad(
                     "MSCCLPP_SOCKET_IFNAME",
@@ -170,7 +172,7 @@ impl Rules {
                 )
             })?);
         }
-        if let Some(text) = get("MSCCLPP_SOCKET_FAMILY") {
+        if let Some(text) = get("MSCCLPP_SOCKET_FAMILY")? {
             rules.family = Some(match text.trim() {
                 "AF_INET" => Family::V4,
                 "AF_INET6" => Family::V6,
@@ -183,7 +185,7 @@ impl Rules {
                 }
             });
         }
-        if let Some(text) = get("MSCCLPP_COMM_ID") {
+        if let Some(text) = get("MSCCLPP_COMM_ID")? {
             let root: Result<RootAddress, _> = text.parse();
             rules.comm_id = Some(
                 root.map_err(|e| bad("MSCCLPP_COMM_ID", text.clone(), &e.to_string()))?
@@ -304,7 +306,7 @@ mod tests {
     fn picked(all: &[Candidate], variables: &[(&str, &str)], towards: Option<&str>) -> String {
         let rules = Rules::from_variables(|name| {
             let found = variables.iter().find(|(n, _)| *n == name);
-            found.map(|(_, value)| (*value).to_owned())
+            Ok(found.map(|(_, value)| (*value).to_owned()))
         })
         .unwrap();
         let towards = towards.map(|ip| ip.parse().unwrap());
@@ -378,7 +380,7 @@ mod tests {
             ("MSCCLPP_SOCKET_FAMILY", "ipv4"),
             ("MSCCLPP_COMM_ID", "here"),
         ] {
-            let rules = Rules::from_variables(|n| (n == name).then(|| value.to_owned()));
+            let rules = Rules::from_variables(|n| Ok((n == name).then(|| value.to_owned())));
             let text = rules.unwrap_err().to_string();
             assert!(text.contains(name), "{text}");
         }
@@ -397,8 +399,8 @@ mod tests {
             let text = String::from_utf8_lossy(bytes);
             let lines: Vec<&str> = text.split('\n').collect();
             let get = |name: &str| {
-                let at = names.iter().position(|n| *n == name)?;
-                lines.get(at).map(|line| (*line).to_owned())
+                let line = names.iter().zip(&lines).find(|(n, _)| **n == name);
+                Ok(line.map(|(_, line)| (*line).to_owned()))
             };
             let rules = mscclpp_fuzz::in_proportion(bytes, || Rules::from_variables(get));
             if let Ok(rules) = rules

@@ -75,13 +75,22 @@ pub fn detect() -> Result<Option<LauncherInfo>, BootstrapError> {
     detect_in(&environment)
 }
 
-pub(crate) fn environment(name: &str) -> Option<String> {
-    std::env::var(name)
-        .ok()
-        .filter(|value| !value.trim().is_empty())
+/// A variable's text, `None` when it is not set or blank.
+pub(crate) fn environment(name: &str) -> Result<Option<String>, BootstrapError> {
+    let Some(value) = std::env::var_os(name) else {
+        return Ok(None);
+    };
+    match value.into_string() {
+        Ok(text) => Ok(Some(text).filter(|text| !text.trim().is_empty())),
+        Err(value) => Err(BootstrapError::BadEnvironment {
+            variable: name.into(),
+            value: value.to_string_lossy().into_owned(),
+            reason: "that is no UTF-8 text".into(),
+        }),
+    }
 }
 
-type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+type Variables<'a> = &'a dyn Fn(&str) -> Result<Option<String>, BootstrapError>;
 
 /// The variables of one launcher: rank, world size, local rank, local size.
 const KNOWN: [(Launcher, [&str; 4]); 5] = [
@@ -165,7 +174,7 @@ fn alone(variable: &str, value: usize, other: &str) -> BootstrapError {
 }
 
 fn number(get: Variables<'_>, variable: &str) -> Result<Option<usize>, BootstrapError> {
-    let Some(text) = get(variable) else {
+    let Some(text) = get(variable)? else {
         return Ok(None);
     };
     match text.trim().parse() {
@@ -180,11 +189,11 @@ fn number(get: Variables<'_>, variable: &str) -> Result<Option<usize>, Bootstrap
 
 /// Where the ranks of this launcher meet.
 pub(crate) fn root_in(get: Variables<'_>, launcher: Launcher) -> Result<Root, BootstrapError> {
-    if let Some(text) = get("MSCCLPP_ROOT") {
+    if let Some(text) = get("MSCCLPP_ROOT")? {
         return text.parse();
     }
     if launcher == Launcher::Torchrun
-        && let (Some(host), Some(port)) = (get("MASTER_ADDR"), get("MASTER_PORT"))
+        && let (Some(host), Some(port)) = (get("MASTER_ADDR")?, get("MASTER_PORT")?)
     {
         return match port.trim().parse() {
             Ok(port) if port != 0 => Ok(Root::Named {
@@ -209,10 +218,10 @@ mod tests {
 
     type Set<'a> = &'a [(&'a str, &'a str)];
 
-    fn get(set: Set<'_>) -> impl Fn(&str) -> Option<String> {
+    fn get(set: Set<'_>) -> impl Fn(&str) -> Result<Option<String>, BootstrapError> {
         move |name| {
             let found = set.iter().find(|(n, _)| *n == name);
-            found.map(|(_, value)| (*value).to_owned())
+            Ok(found.map(|(_, value)| (*value).to_owned()))
         }
     }
 
@@ -301,7 +310,9 @@ mod tests {
         bolero::check!().for_each(|bytes: &[u8]| {
             let text = String::from_utf8_lossy(bytes);
             let set: Vec<(&str, &str)> = names.iter().copied().zip(text.lines()).collect();
-            let get = |name: &str| get(&set)(name).filter(|value| !value.trim().is_empty());
+            let get = |name: &str| {
+                get(&set)(name).map(|value| value.filter(|value| !value.trim().is_empty()))
+            };
             mscclpp_fuzz::in_proportion(bytes, || {
                 let found = detect_in(&get);
                 if let Ok(Some(info)) = found {

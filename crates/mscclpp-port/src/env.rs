@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! Environment variables, read once when first needed. What is set is logged at level INFO; what
 //! cannot be used is logged as a warning, and the default holds; with a GID index or a libibverbs that
-//! cannot be used, what needs it fails.
+//! cannot be used, what needs it fails. What is no UTF-8 text cannot be used.
 //!
 //! | variable | default | meaning |
 //! |---|---|---|
@@ -58,7 +58,10 @@ pub struct Env {
 /// The environment as it was at the first call.
 pub fn env() -> &'static Env {
     static ENV: OnceLock<Env> = OnceLock::new();
-    ENV.get_or_init(|| Env::read(|name| std::env::var(name).ok()))
+    // What is no text is no number or mode either, and names no HCA: its bytes that are none are shown
+    // as U+FFFD.
+    let text = |name: &str| Some(std::env::var_os(name)?.to_string_lossy().into_owned());
+    ENV.get_or_init(|| Env::read(text))
 }
 
 impl Env {
@@ -143,6 +146,39 @@ mod tests {
             assert!(timeout.is_none_or(|exponent| (1..32).contains(&exponent)));
             assert!(env.ib_retry_count.is_none_or(|count| count < 8));
         });
+    }
+
+    #[test]
+    #[ignore = "run by the next test, with variables that are no text"]
+    fn child_with_no_text() {
+        let env = env();
+        assert_eq!(env.gid_index, Some(u32::MAX));
+        // The name of no HCA, so that whoever uses it is told.
+        assert_eq!(env.hca_devices, ["soft0", "soft\u{fffd}"]);
+        assert_eq!((env.ib_service_level, env.ib_mode), (None, IbMode::Host));
+    }
+
+    #[test]
+    fn what_is_no_text_is_as_bad_as_any_other_bad_value() {
+        use std::os::unix::ffi::OsStrExt;
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["env::tests::child_with_no_text", "--exact", "--ignored"])
+            .envs(
+                [
+                    ("MSCCLPP_IB_GID_INDEX", &b"3\xff"[..]),
+                    ("MSCCLPP_HCA_DEVICES", b"soft0,soft\xff"),
+                    ("MSCCLPP_IB_SL", b"3\xff"),
+                    ("MSCCLPP_IBV_MODE", b"host-no-atomic\xff"),
+                ]
+                .map(|(name, value)| (name, std::ffi::OsStr::from_bytes(value))),
+            )
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(
+            child.status.success() && said.contains("1 passed"),
+            "{said}"
+        );
     }
 
     #[test]

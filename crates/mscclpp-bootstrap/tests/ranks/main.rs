@@ -4,6 +4,7 @@
 mod attacks;
 mod body;
 mod collectives;
+mod environment;
 mod failures;
 mod gates;
 mod gates_of_processes;

@@ -18,7 +18,7 @@ pub struct GpuRing {
 }
 
 impl GpuRing {
-    /// An empty ring for so many records, at least 2, rounded up to a power of two; 16 bytes each.
+    /// An empty ring for so many records, rounded up to a power of two, from 2 to 2^24; 16 bytes each.
     ///
     /// # Errors
     ///

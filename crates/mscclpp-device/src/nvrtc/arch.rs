@@ -33,10 +33,13 @@ impl Arch {
     ///
     /// [`NvrtcError::Arch`] with the part that is none.
     pub fn from_env() -> Result<Vec<Self>, NvrtcError> {
-        match std::env::var(ARCHS_VARIABLE) {
-            Ok(list) if !list.trim().is_empty() => list.split(',').map(str::parse).collect(),
-            _ => Ok(DEFAULT.map(Self::from).to_vec()),
+        // What is no text is no number either.
+        let list = std::env::var_os(ARCHS_VARIABLE).unwrap_or_default();
+        let list = list.to_string_lossy();
+        if list.trim().is_empty() {
+            return Ok(DEFAULT.map(Self::from).to_vec());
         }
+        list.split(',').map(str::parse).collect()
     }
 }
 
@@ -75,6 +78,33 @@ impl fmt::Display for Arch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[ignore = "run by the next test, with a variable that is no text"]
+    fn child_with_no_text() {
+        let error = Arch::from_env().unwrap_err();
+        assert!(error.to_string().contains("90\u{fffd}"), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_list_that_is_no_text_is_refused() {
+        use std::os::unix::ffi::OsStrExt;
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "nvrtc::arch::tests::child_with_no_text",
+                "--exact",
+                "--ignored",
+            ])
+            .env(ARCHS_VARIABLE, std::ffi::OsStr::from_bytes(b"80,90\xff"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(
+            child.status.success() && said.contains("1 passed"),
+            "{said}"
+        );
+    }
 
     #[test]
     fn architectures_parse_and_print() {

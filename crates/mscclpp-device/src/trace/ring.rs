@@ -42,7 +42,7 @@ pub struct Snapshot {
 }
 
 impl Ring {
-    /// An empty ring for so many records, at least 2, rounded up to a power of two; 16 bytes each.
+    /// An empty ring for so many records, rounded up to a power of two, from 2 to 2^24; 16 bytes each.
     #[must_use]
     pub fn new(records: usize) -> Arc<Self> {
         let slots = slots(records);
@@ -116,8 +116,12 @@ impl fmt::Debug for Ring {
     }
 }
 
+/// The most slots of a ring: 256 MiB. Device code counts on a power of two that was allocated.
+const MOST: usize = 1 << 24;
+
+/// How many slots a ring for so many records has.
 pub(crate) fn slots(records: usize) -> usize {
-    records.max(2).next_power_of_two()
+    records.clamp(2, MOST).next_power_of_two()
 }
 
 /// The lap's bit of the record at an index: set in the first lap, so that zeroed memory is empty.
@@ -163,6 +167,21 @@ pub fn now() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whatever_is_asked_for_the_slots_are_a_power_of_two_that_memory_holds() {
+        for (records, expected) in [
+            (0, 2),
+            (1, 2),
+            (2, 2),
+            (3, 4),
+            (1 << 24, 1 << 24),
+            ((1 << 24) + 1, 1 << 24),
+            (usize::MAX, 1 << 24),
+        ] {
+            assert_eq!(slots(records), expected, "{records}");
+        }
+    }
 
     #[test]
     fn a_full_ring_keeps_the_newest_and_counts_the_rest() {

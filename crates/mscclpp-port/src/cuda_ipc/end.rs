@@ -8,7 +8,8 @@ use super::transport::Posts;
 use crate::context::ContextId;
 use crate::control_end::ControlEnd;
 use crate::counters::LinkCells;
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::sync::lock_plain as lock;
 use crate::watcher::Watched;
 
 pub(super) struct IpcEnd {
@@ -27,6 +28,19 @@ impl IpcEnd {
             peer,
             control,
         }
+    }
+
+    /// Does something with the posts. An error other than a full queue ends the connection.
+    pub(super) fn with_posts<T>(&self, act: impl FnOnce(&mut Posts) -> Result<T>) -> Result<T> {
+        self.control.status.check()?;
+        let mut posts = lock(&self.posts);
+        let done = act(&mut posts);
+        drop(posts);
+        done.inspect_err(|error| {
+            if !matches!(error, Error::QueueFull { .. }) {
+                self.fail(error.clone());
+            }
+        })
     }
 
     /// Ends the connection with an error, unless it has ended already, and tells the other end.

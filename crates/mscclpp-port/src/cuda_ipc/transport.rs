@@ -118,13 +118,18 @@ impl Posts {
         (self.posted - self.done) as usize
     }
 
+    /// Whether there is room for so many posts; looks how far the stream is if there seems to be none.
+    fn has_room(&mut self, posts: usize) -> Result<bool> {
+        let has = |own: &Self| own.under_way() + posts <= own.limit;
+        if !has(self) {
+            self.look()?;
+        }
+        Ok(has(self))
+    }
+
     /// Fails if there is no room for a post.
     fn room(&mut self) -> Result<()> {
-        if self.under_way() < self.limit {
-            return Ok(());
-        }
-        self.look()?;
-        if self.under_way() < self.limit {
+        if self.has_room(1)? {
             return Ok(());
         }
         Err(Error::QueueFull {
@@ -249,14 +254,12 @@ impl IpcTransport {
         }))
     }
 
-    /// Posts, if there is room. An error of the GPU ends the connection.
+    /// Posts, if there is room.
     fn post(&self, post: impl FnOnce(&mut Posts) -> Result<()>) -> Result<()> {
-        self.end.control.status.check()?;
-        let mut posts = lock(&self.end.posts);
-        posts.room()?;
-        let posted = post(&mut posts);
-        drop(posts);
-        posted.inspect_err(|error| self.end.fail(error.clone()))
+        self.end.with_posts(|posts| {
+            posts.room()?;
+            post(posts)
+        })
     }
 
     fn flush(&self, told: Option<(&Arc<FlushWord>, u64)>) -> Result<u64> {
@@ -367,27 +370,19 @@ impl Transport for IpcTransport {
     fn kick(&self) {}
 
     fn has_room(&self) -> bool {
-        let mut posts = lock(&self.end.posts);
-        let has = |posts: &Posts| posts.under_way() + TRIGGER_POSTS <= posts.limit;
-        if has(&posts) {
-            return true;
-        }
-        // What a post gets, if this fails.
-        let _ = posts.look();
-        has(&posts) || self.end.control.status.is_failed()
+        let has = (self.end).with_posts(|posts| posts.has_room(TRIGGER_POSTS));
+        // A dead connection has room: what is posted gets its error.
+        has.unwrap_or(true)
     }
 
     fn progress(&self) -> Result<Progress> {
-        self.end.control.status.check()?;
-        let mut posts = lock(&self.end.posts);
-        let looked = posts.look();
-        let progress = Progress {
-            flushed: posts.flushed,
-            busy: posts.posted > posts.done,
-        };
-        drop(posts);
-        looked.inspect_err(|error| self.end.fail(error.clone()))?;
-        Ok(progress)
+        self.end.with_posts(|posts| {
+            posts.look()?;
+            Ok(Progress {
+                flushed: posts.flushed,
+                busy: posts.posted > posts.done,
+            })
+        })
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -21,7 +21,7 @@ pub(super) struct Handler {
     tables: Arc<Tables>,
     /// By index of the lane; `None` until the first trigger.
     lanes: Vec<Option<LaneState>>,
-    /// Lanes with something under way.
+    /// Lanes with something under way, or with a trigger that is held.
     active: Vec<usize>,
     /// Operations of the held trigger that are posted already.
     steps_done: usize,
@@ -133,13 +133,15 @@ impl Handler {
             self.steps_done = 0;
             return ProxyHandlerResult::Continue;
         }
-        if !connection.link().has_room() {
-            return hold(&mut self.held, &entry.lane);
-        }
+        // Before it is known to have room: a trigger that is held waits for progress, also where nothing
+        // else is under way.
         let state = lane_state(&mut self.lanes, &entry.lane);
         if !state.active {
             state.active = true;
             self.active.push(entry.lane.index);
+        }
+        if !connection.link().has_room() {
+            return hold(&mut self.held, &entry.lane);
         }
         let result = match trigger {
             Ok(trigger) => {

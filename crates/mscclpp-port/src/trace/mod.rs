@@ -126,7 +126,8 @@ impl RingTrace {
 }
 
 impl Tracer {
-    /// A tracer of a rank, whose rings hold so many records each (16 bytes; rounded up to a power of two).
+    /// A tracer of a rank, whose rings hold so many records each: 16 bytes, rounded up to a power of two,
+    /// from 2 to 2^24.
     #[must_use]
     pub fn new(rank: usize, records: usize) -> Self {
         Self(Arc::new(Inner {

@@ -135,3 +135,22 @@ fn failing_progress_ends_the_connection() {
     ));
     bench.service.stop_proxy_by(soon()).unwrap();
 }
+
+/// Nothing but the held trigger is known of the connection, as when the host has filled it.
+#[test]
+fn a_first_trigger_that_is_held_goes_on_when_progress_fails() {
+    let bench = Bench::started(2);
+    bench.fakes[0].fail_progress(Error::Stalled {
+        rank: Some(0),
+        after: PATIENCE,
+    });
+    bench.fakes[0].set_full(true);
+    push(&bench.service, Trigger::Signal { semaphore: 0 });
+    let behind = push(&bench.service, Trigger::Flush { semaphore: 1 });
+    eventually("the other connection", || bench.flushed(1) == behind + 1);
+    assert!(matches!(
+        bench.connections[0].status(),
+        Some(Error::Stalled { .. })
+    ));
+    assert_eq!(bench.fakes[0].ops(), []);
+}
