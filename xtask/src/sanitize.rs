@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::thread_sanitizer;
 use crate::workspace::Workspace;
@@ -66,6 +66,42 @@ impl Sanitizer {
         names
     }
 
+    /// What compilers call it.
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Thread => "thread",
+        }
+    }
+
+    /// Looks whether clang++, by which tests compile kernels in such a build, has what it takes.
+    ///
+    /// # Errors
+    ///
+    /// When it has not.
+    pub fn check_compiler(self) -> Result<()> {
+        let output = Command::new("clang++")
+            .arg(format!("-fsanitize={}", self.kind()))
+            .args([
+                "-shared",
+                "-fPIC",
+                "-x",
+                "c++",
+                "/dev/null",
+                "-o",
+                "/dev/null",
+            ])
+            .output()
+            .context("tests of a sanitized build compile kernels by clang++: install clang")?;
+        ensure!(
+            output.status.success(),
+            "clang++ lacks the runtime of {} (Debian's package libclang-rt-dev):\n{}",
+            self.title(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+
     /// Makes `cargo` build and test with it, in a target directory of its own.
     ///
     /// # Errors
@@ -75,10 +111,11 @@ impl Sanitizer {
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let host = host()?;
         let variable = format!("CXXFLAGS_{}", host.replace('-', "_"));
-        let (kind, directory) = match self {
-            Self::Address => ("address", workspace.target.join("sanitized")),
-            Self::Thread => ("thread", workspace.target.join("sanitized-thread")),
-        };
+        let kind = self.kind();
+        let directory = workspace.target.join(match self {
+            Self::Address => "sanitized",
+            Self::Thread => "sanitized-thread",
+        });
         // Exported, for kernels that tests load as shared objects.
         let mut flags = format!("-Zsanitizer={kind} -Clink-arg=-rdynamic");
         if self == Self::Thread {

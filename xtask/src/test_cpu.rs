@@ -77,6 +77,7 @@ pub fn test_cpu(options: &TestCpu, interrupt: &Interrupt) -> Result<Tally> {
             "tests of crates with unsafe code, under {}",
             sanitizer.title()
         ));
+        sanitizer.check_compiler()?;
         sanitizer.apply(&workspace, &mut command)?;
         command.args(["--lib", "--bins", "--tests"]);
     } else if options.seeds.is_none() {
