@@ -8,7 +8,7 @@ use std::any::Any;
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -76,16 +76,20 @@ where
 
 /// A FIFO and the thread that executes its triggers, in push order.
 ///
-/// All methods may be called from any thread. The thread polls: it spins and yields for some
-/// hundred microseconds after the last work, then naps, ever longer, a millisecond at most, so that
-/// an idle proxy takes some percent of a core.
+/// All methods may be called from any thread, also while another one stops the proxy; none but
+/// [`Proxy::stop`] and dropping it waits. The thread polls: it spins and yields for some hundred
+/// microseconds after the last work, then naps, ever longer, a millisecond at most, so that an idle
+/// proxy takes some percent of a core.
 ///
 /// [`Proxy::stop`] and dropping both drain: what was pushed is executed and finished first, under a
 /// deadline. After that, kernels that wait on the FIFO (for room, or in a flush) return
 /// [`Status::Aborted`]. A kernel may use the [`FifoDeviceHandle`] as long as the proxy exists.
 pub struct Proxy {
     ring: Arc<Ring>,
+    /// Held for moments only, never while a thread is waited for: its handler may ask the proxy.
     state: Mutex<State>,
+    /// Wakes those that wait for another thread's stop.
+    stopped: Condvar,
     /// How long dropping it may take.
     stops_within: Duration,
 }
@@ -101,8 +105,12 @@ struct Running {
     control: Arc<Control>,
     thread: JoinHandle<()>,
     id: ThreadId,
-    outcome: Receiver<Result<(Worker, Left), String>>,
+    /// How it ends; `None` while somebody stops it, who has it then.
+    outcome: Option<Receiver<Outcome>>,
 }
+
+/// What a thread hands back, or the text of its panic.
+type Outcome = Result<(Worker, Left), String>;
 
 impl Proxy {
     /// A proxy that is not started yet, with a FIFO of `fifo_size` slots. Triggers that are pushed
@@ -131,6 +139,7 @@ impl Proxy {
                 fifo,
                 handler: Box::new(handler),
             })),
+            stopped: Condvar::new(),
             stops_within: deadlines.proxy_stop,
         })
     }
@@ -168,10 +177,10 @@ impl Proxy {
     /// meanwhile.
     ///
     /// # Errors
-    /// [`Error::ProxyRunning`] if it runs; [`Error::ProxyGone`] if its thread died or did not end
-    /// when it was stopped; [`Error::FifoBroken`] if kernels gave up while they waited for room in
-    /// the stopped FIFO, because their slots stay empty for ever; [`Error::Io`] if the system
-    /// starts no thread.
+    /// [`Error::ProxyRunning`] if it runs or is being stopped; [`Error::ProxyGone`] if its thread
+    /// died or did not end when it was stopped; [`Error::FifoBroken`] if kernels gave up while they
+    /// waited for room in the stopped FIFO, because their slots stay empty for ever; [`Error::Io`]
+    /// if the system starts no thread.
     pub fn start(&self) -> Result<()> {
         let mut state = self.lock();
         match &*state {
@@ -191,47 +200,98 @@ impl Proxy {
     /// finished, then releases kernels that wait. All of it ends at `deadline`, up to half a second
     /// late. Stopping what does not run is no error.
     ///
+    /// While another thread stops it, waits for that until `deadline`.
+    ///
     /// # Errors
     /// [`Error::NotDrained`] if the deadline passed first; kernels are released. The proxy can be
     /// started again, unless some of them waited for room in a full FIFO (see
-    /// [`start`](Self::start)). [`Error::ProxyGone`] if the thread died, or hangs in the
-    /// handler and is left behind.
+    /// [`start`](Self::start)). [`Error::Timeout`] if another thread's stop takes longer; it goes
+    /// on. [`Error::ProxyGone`] if the thread died, or hangs in the handler and is left behind, or
+    /// if the handler itself stops it; [`Error::InvalidUsage`] if the handler does while another
+    /// thread stops it, which goes on.
     pub fn stop(&self, deadline: Deadline) -> Result<()> {
-        let mut state = self.lock();
         let asked = Instant::now();
-        let outcome = match &*state {
-            State::Ready(_) => return Ok(()),
-            State::Gone(cause) => return Err(Error::gone(cause)),
-            State::Running(running) => running.stop(deadline),
+        let Some(outcome) = self.begin_stop(deadline)? else {
+            return Ok(());
         };
-        self.ring.set_aborted();
-        let running = match outcome {
-            Ok((worker, left)) => {
-                let running = std::mem::replace(&mut *state, State::Ready(worker));
-                if left.triggers == 0 && !left.busy {
-                    (running, Ok(()))
-                } else {
-                    let waited = asked.elapsed();
-                    let triggers = left.triggers;
-                    (running, Err(Error::NotDrained { triggers, waited }))
-                }
-            }
-            Err(cause) => {
-                let error = Error::gone(&cause);
-                // Not joined: it may never end. It owns all that it uses.
-                *state = State::Gone(cause);
-                return Err(error);
-            }
+        let ended = match outcome.recv_timeout(deadline.remaining() + GRACE) {
+            Ok(ended) => ended.map_err(|panic| format!("its thread panicked: {panic}")),
+            Err(RecvTimeoutError::Timeout) => Err("its handler does not return".into()),
+            Err(RecvTimeoutError::Disconnected) => Err("its thread vanished".into()),
         };
-        if let (State::Running(running), result) = running {
+        let (worker, left) = ended.map_err(|cause| self.lose(cause))?;
+        if let State::Running(running) = self.settle(State::Ready(worker)) {
             // It has sent its outcome as the last thing it does.
             let _ = running.thread.join();
-            return result;
+        }
+        if left.triggers > 0 || left.busy {
+            return Err(Error::NotDrained {
+                triggers: left.triggers,
+                waited: asked.elapsed(),
+            });
         }
         Ok(())
     }
 
-    /// Whether the thread runs and serves the FIFO.
+    /// Tells the thread to stop. Returns where its outcome comes, which is the caller's to
+    /// [settle](Self::settle); `None` if it does not run, or no more.
+    fn begin_stop(&self, deadline: Deadline) -> Result<Option<Receiver<Outcome>>> {
+        let mut state = self.lock();
+        loop {
+            let running = match &mut *state {
+                State::Ready(_) => return Ok(None),
+                State::Gone(cause) => return Err(Error::gone(cause)),
+                State::Running(running) => running,
+            };
+            let own = thread::current().id() == running.id;
+            match running.outcome.take() {
+                Some(_) if own => {
+                    running.control.stop_by(Instant::now());
+                    drop(state);
+                    return Err(self.lose("it was stopped by its own handler".into()));
+                }
+                Some(outcome) => {
+                    running.control.stop_by(deadline.at());
+                    return Ok(Some(outcome));
+                }
+                None if own => {
+                    return Err(Error::InvalidUsage {
+                        operation: "stop the proxy",
+                        detail: "another thread does, and its handler cannot wait for that".into(),
+                    });
+                }
+                None if deadline.expired() => {
+                    return Err(Error::Timeout {
+                        operation: "waiting until another thread has stopped the proxy".into(),
+                        rank: None,
+                        waited: deadline.budget(),
+                    });
+                }
+                None => {}
+            }
+            let woken = self.stopped.wait_timeout(state, deadline.remaining());
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Ends a stop: nobody serves the FIFO, others may go on with `state`. Returns the one before.
+    fn settle(&self, state: State) -> State {
+        // Before anybody can start it again.
+        self.ring.set_aborted();
+        let before = std::mem::replace(&mut *self.lock(), state);
+        self.stopped.notify_all();
+        before
+    }
+
+    /// Leaves the thread behind.
+    fn lose(&self, cause: String) -> Error {
+        let error = Error::gone(&cause);
+        // Not joined: it may never end. It owns all that it uses.
+        self.settle(State::Gone(cause));
+        error
+    }
+
+    /// Whether the thread runs and serves the FIFO, which it does until a stop is done.
     pub fn is_running(&self) -> bool {
         matches!(&*self.lock(), State::Running(running) if !running.thread.is_finished())
     }
@@ -276,22 +336,8 @@ impl Running {
             id: thread.thread().id(),
             control,
             thread,
-            outcome,
+            outcome: Some(outcome),
         })
-    }
-
-    fn stop(&self, deadline: Deadline) -> Result<(Worker, Left), String> {
-        if thread::current().id() == self.id {
-            self.control.stop_by(Instant::now());
-            return Err("it was stopped by its own handler".into());
-        }
-        self.control.stop_by(deadline.at());
-        match self.outcome.recv_timeout(deadline.remaining() + GRACE) {
-            Ok(Ok(outcome)) => Ok(outcome),
-            Ok(Err(panic)) => Err(format!("its thread panicked: {panic}")),
-            Err(RecvTimeoutError::Timeout) => Err("its handler does not return".into()),
-            Err(RecvTimeoutError::Disconnected) => Err("its thread vanished".into()),
-        }
     }
 }
 

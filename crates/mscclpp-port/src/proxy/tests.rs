@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT
+mod stopping;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;

@@ -128,7 +128,8 @@ impl ProxyService {
     }
 
     /// Builds a semaphore with the peer of `connection`, on the tag that the connection was made
-    /// with, and adds it. The peer must do the same; waits for its half.
+    /// with, and adds it. The peer must do the same; waits for its half. Without room for one more, it
+    /// sends the peer nothing.
     ///
     /// # Errors
     /// Those of [`Communicator::build_semaphore`] and of [`ProxyService::add_semaphore`];
@@ -140,6 +141,8 @@ impl ProxyService {
     ) -> Result<SemaphoreId> {
         let rank = communicator.remote_rank_of(connection)?;
         let tag = communicator.tag_of(connection)?;
+        // Before the peer hears of it: it would have a semaphore, and this rank none.
+        self.shared.tables.semaphores.next(1)?;
         let semaphore = communicator.build_semaphore(connection, rank, tag)?.get()?;
         self.add_semaphore(semaphore)
     }

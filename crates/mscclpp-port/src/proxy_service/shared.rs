@@ -48,6 +48,7 @@ pub(crate) struct Entry {
 pub(crate) struct Tables {
     pub(crate) semaphores: Table<Entry>,
     pub(crate) memories: Table<RegisteredMemory>,
+    /// Semaphores are added under this lock. It is taken before a table's own.
     lanes: Mutex<Vec<Arc<Lane>>>,
     strays: Mutex<Strays>,
     pub(super) trace: OnceLock<ProxyTrace>,
@@ -73,13 +74,15 @@ impl Tables {
     }
 
     pub(super) fn add_semaphore(&self, semaphore: Arc<Host2DeviceSemaphore>) -> Result<u32> {
-        let lane = self.lane(semaphore.connection())?;
+        let mut lanes = lock(&self.lanes);
+        // First: a lane that no semaphore has would keep its connection open for nothing.
+        self.semaphores.next(1)?;
+        let lane = self.lane(&mut lanes, semaphore.connection())?;
         self.semaphores.push(Entry { semaphore, lane })
     }
 
     /// The lane of a connection, made when it is first seen.
-    fn lane(&self, connection: &Connection) -> Result<Arc<Lane>> {
-        let mut lanes = lock(&self.lanes);
+    fn lane(&self, lanes: &mut Vec<Arc<Lane>>, connection: &Connection) -> Result<Arc<Lane>> {
         if let Some(lane) = lanes.iter().find(|lane| lane.is_of(connection)) {
             return Ok(Arc::clone(lane));
         }

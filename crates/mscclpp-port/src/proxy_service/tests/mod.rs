@@ -3,6 +3,7 @@
 
 mod counters;
 mod failures;
+mod full;
 mod tables;
 
 use std::thread;
