@@ -51,8 +51,10 @@ impl fmt::Display for PeerFailure {
 /// Wants to know which ranks are gone.
 pub trait FailureObserver: Send + Sync {
     /// Called once for each rank that is gone, this one included if the others take
-    /// it for dead, on a thread of the bootstrap (for
-    /// those already gone: on the thread that registers) and with none of its
-    /// locks held. Different ranks may be told from different threads at once.
+    /// it for dead, on a thread of the bootstrap (for those already gone: on the
+    /// thread that registers) and with none of its locks held. All observers are
+    /// told in the same order, each by one call at a time and apart from the others.
+    /// One that takes its time or calls back hears of the next rank later; one that
+    /// panics is warned of, and hears of the next rank, too.
     fn peer_failed(&self, failure: &PeerFailure);
 }

@@ -96,8 +96,11 @@ impl<'a, B: Bootstrap + ?Sized> Round<'a, B> {
             if theirs == mine {
                 return Ok(message);
             }
-            // Left over from a collective that failed here and not there.
+            // Left over from a collective that failed here and not there. A bad peer has no end of them.
             if self.number != UNCOUNTED && theirs.number < self.number {
+                if self.deadline.expired() {
+                    return Err(self.timeout(peer, step));
+                }
                 continue;
             }
             return Err(BootstrapError::CollectiveMismatch {
@@ -106,6 +109,17 @@ impl<'a, B: Bootstrap + ?Sized> Round<'a, B> {
                 ours: mine.to_string(),
                 theirs: theirs.to_string(),
             });
+        }
+    }
+
+    /// That only what belongs to earlier collectives has come in time.
+    fn timeout(&self, peer: usize, step: u32) -> BootstrapError {
+        BootstrapError::Timeout {
+            rank: self.bootstrap.rank(),
+            operation: format!("{}, waiting for rank {peer}", self.envelope(step)),
+            waiting_for: vec![peer],
+            waited: self.deadline.budget(),
+            hint: "what has come from it is of earlier collectives".into(),
         }
     }
 

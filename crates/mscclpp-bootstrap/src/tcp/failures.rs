@@ -2,6 +2,7 @@
 //! Which ranks are gone, and who has been told.
 
 use std::collections::HashMap;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
@@ -19,10 +20,13 @@ struct Inner {
     gone: HashMap<usize, PeerFailure>,
     /// Those that observers are told of, in the order in which they are.
     reported: Vec<PeerFailure>,
-    observers: Vec<Observer>,
+    /// The observers that nobody is telling anything. Who tells one takes it out, so that one thread
+    /// at a time tells it, and one that takes its time holds up no other.
+    idle: Vec<Observer>,
 }
 
-struct Observer {
+/// One that wants to know.
+pub(crate) struct Observer {
     observer: Weak<dyn FailureObserver>,
     /// How many of `reported` it has been told.
     told: usize,
@@ -96,36 +100,40 @@ impl Failures {
         deaths
     }
 
+    /// Tells it at once of those that are gone.
     pub(crate) fn observe(&self, observer: Weak<dyn FailureObserver>) {
-        self.lock().observers.push(Observer { observer, told: 0 });
-        self.tell();
+        self.tell(Observer { observer, told: 0 });
     }
 
-    /// Tells every observer what it has not been told yet. May run on several
-    /// threads at once; each failure is told once.
-    pub(crate) fn tell(&self) {
-        while let Some((observer, failure)) = self.next_to_tell() {
-            observer.peer_failed(&failure);
-        }
-    }
-
-    fn next_to_tell(&self) -> Option<(std::sync::Arc<dyn FailureObserver>, PeerFailure)> {
+    /// The observers that have something to hear and are not being told, each to be given to
+    /// [`tell`](Self::tell) on a thread of its own.
+    pub(crate) fn untold(&self) -> Vec<Observer> {
         let mut inner = self.lock();
-        let Inner {
-            reported,
-            observers,
-            ..
-        } = &mut *inner;
-        observers.retain(|entry| entry.observer.strong_count() > 0);
-        for entry in observers {
-            if let Some(failure) = reported.get(entry.told)
-                && let Some(observer) = entry.observer.upgrade()
-            {
-                entry.told += 1;
-                return Some((observer, failure.clone()));
+        let count = inner.reported.len();
+        inner.idle.retain(|entry| entry.observer.strong_count() > 0);
+        (inner.idle.extract_if(.., |entry| entry.told < count)).collect()
+    }
+
+    /// Tells an observer all that it has not been told, what comes meanwhile included.
+    pub(crate) fn tell(&self, mut entry: Observer) {
+        loop {
+            let mut inner = self.lock();
+            let Some(failure) = inner.reported.get(entry.told).cloned() else {
+                inner.idle.push(entry);
+                return;
+            };
+            drop(inner);
+            let Some(observer) = entry.observer.upgrade() else {
+                return;
+            };
+            entry.told += 1;
+            let rank = failure.rank;
+            // What it left half done is its own. Who lets go of it last does so in here, too.
+            let telling = AssertUnwindSafe(move || observer.peer_failed(&failure));
+            if panic::catch_unwind(telling).is_err() {
+                tracing::warn!(rank, "an observer panicked when told that a rank is gone");
             }
         }
-        None
     }
 }
 
@@ -149,6 +157,11 @@ mod tests {
         weak
     }
 
+    fn tell(failures: &Failures) {
+        let untold = failures.untold();
+        untold.into_iter().for_each(|entry| failures.tell(entry));
+    }
+
     #[test]
     fn each_observer_is_told_once_of_each_death_whenever_it_came() {
         let failures = Failures::default();
@@ -156,8 +169,8 @@ mod tests {
         failures.observe(observer(&early));
         assert!(failures.record(PeerFailure::new(3, FailureKind::Died, "x")));
         assert!(!failures.record(PeerFailure::new(3, FailureKind::Died, "y")));
-        failures.tell();
-        failures.tell();
+        tell(&failures);
+        tell(&failures);
         failures.observe(observer(&late));
         for seen in [early, late] {
             assert_eq!(*seen.0.lock().unwrap(), [(3, FailureKind::Died)]);
@@ -171,12 +184,12 @@ mod tests {
         let seen = Arc::new(Seen::default());
         failures.observe(observer(&seen));
         failures.record(PeerFailure::new(1, FailureKind::Left, "bye"));
-        failures.tell();
+        tell(&failures);
         assert!(seen.0.lock().unwrap().is_empty());
         assert!(failures.first_death(None).is_none());
         assert!(failures.report_departure(1));
         assert!(!failures.report_departure(1));
-        failures.tell();
+        tell(&failures);
         assert_eq!(*seen.0.lock().unwrap(), [(1, FailureKind::Left)]);
     }
 
@@ -214,10 +227,10 @@ mod tests {
         let weak: Weak<Asks> = Arc::downgrade(&asks);
         failures.observe(weak);
         failures.record(PeerFailure::new(0, FailureKind::Died, ""));
-        failures.tell();
+        tell(&failures);
         drop(asks);
         failures.record(PeerFailure::new(1, FailureKind::Died, ""));
-        failures.tell();
-        assert!(failures.lock().observers.is_empty());
+        tell(&failures);
+        assert!(failures.lock().idle.is_empty());
     }
 }

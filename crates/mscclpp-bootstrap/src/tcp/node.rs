@@ -243,10 +243,12 @@ impl Node {
         }
     }
 
-    /// On a thread of its own: an observer may take its time or call back.
+    /// Each on a thread of its own: an observer may take its time or call back.
     fn tell_observers(&self) {
-        let failures = Arc::clone(&self.failures);
-        self.runtime.spawn_blocking(move || failures.tell());
+        for observer in self.failures.untold() {
+            let failures = Arc::clone(&self.failures);
+            self.runtime.spawn_blocking(move || failures.tell(observer));
+        }
     }
 
     /// Says goodbye on every connection, after what is queued there, and waits

@@ -3,10 +3,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
-use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, ReduceOp, Tag};
+use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, ReduceOp, Tag, Turns};
 
 use crate::body;
+use crate::local::{Local, local_world};
 
 type Queues = HashMap<(usize, usize, Tag), VecDeque<Vec<u8>>>;
 
@@ -58,7 +60,7 @@ impl Bootstrap for InMemory {
         })
     }
 
-    fn timeout(&self) -> std::time::Duration {
+    fn timeout(&self) -> Duration {
         body::secs(5)
     }
 }
@@ -120,8 +122,8 @@ fn a_collective_that_lacks_a_rank_names_it_and_the_step() {
             ) -> Result<Vec<u8>, BootstrapError> {
                 self.0.recv(peer, tag, deadline)
             }
-            fn timeout(&self) -> std::time::Duration {
-                std::time::Duration::from_millis(200)
+            fn timeout(&self) -> Duration {
+                Duration::from_millis(200)
             }
         }
         Hasty(make(rank))
@@ -136,4 +138,67 @@ fn a_collective_that_lacks_a_rank_names_it_and_the_step() {
         texts[2]
     );
     assert!(texts[2].contains("waiting for rank 3"), "{}", texts[2]);
+}
+
+/// Its peer is a bad one: it sends its first message again and again, for longer than anything takes.
+struct Flooded {
+    inner: Local,
+    flood: Mutex<Option<(Vec<u8>, Instant)>>,
+}
+
+impl Flooded {
+    const LASTS: Duration = body::secs(20);
+}
+
+impl Bootstrap for Flooded {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.inner.world_size()
+    }
+
+    fn turns(&self) -> Option<&Turns> {
+        self.inner.turns()
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_millis(200)
+    }
+
+    fn send(&self, to: usize, tag: Tag, data: &[u8], by: Deadline) -> Result<(), BootstrapError> {
+        self.inner.send(to, tag, data, by)
+    }
+
+    fn recv(&self, from: usize, tag: Tag, by: Deadline) -> Result<Vec<u8>, BootstrapError> {
+        let mut flood = self.flood.lock().unwrap();
+        match &*flood {
+            Some((again, first)) if first.elapsed() < Self::LASTS => Ok(again.clone()),
+            Some(_) => self.inner.recv(from, tag, by),
+            None => {
+                let message = self.inner.recv(from, tag, body::soon())?;
+                *flood = Some((message.clone(), Instant::now()));
+                Ok(message)
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_of_earlier_collectives_does_not_make_one_endless() {
+    let mut ranks = local_world(2);
+    let (peer, inner) = (ranks.pop().unwrap(), ranks.pop().unwrap());
+    let flood = Mutex::default();
+    let flooded = Flooded { inner, flood };
+    std::thread::scope(|scope| {
+        scope.spawn(|| peer.barrier().unwrap());
+        flooded.barrier().unwrap();
+    });
+    let error = flooded.barrier().unwrap_err();
+    let (_, first) = flooded.flood.into_inner().unwrap().unwrap();
+    assert!(first.elapsed() < Flooded::LASTS, "{error}");
+    assert!(error.is_timeout(), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("waiting for rank 1"), "{text}");
 }

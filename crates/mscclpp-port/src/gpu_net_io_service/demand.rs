@@ -22,6 +22,9 @@ use crate::random::random_u64;
 /// The number that these messages take among the layers between users and bootstrap.
 const LAYER: u8 = 3;
 const WHAT: &str = "queues on demand";
+const WAITING: &str = "waiting for queues of";
+/// So much longer than its call a refusal may take: also one that is due when the time is up is said.
+const PARTING: Duration = Duration::from_millis(200);
 /// More than any message takes; checked before decoding.
 const MAX_MESSAGE: usize = 256 + mscclpp_bootstrap::plan::MAX_QUEUES as usize * MAX_RECORD;
 
@@ -86,35 +89,53 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    fn send(&self, message: &Message) -> Result<()> {
+    fn send(&self, message: &Message, deadline: Deadline) -> Result<()> {
         let tag = Tag::layered(LAYER, self.tag);
         (self.bootstrap)
-            .send(self.peer, tag, &message.encode()?, self.deadline)
+            .send(self.peer, tag, &message.encode()?, deadline)
             .map_err(|error| self.failed("asking for queues to", error))
     }
 
-    fn receive(&self) -> Result<Message> {
+    fn receive(&self, deadline: Deadline) -> Result<Message> {
         let tag = Tag::layered(LAYER, self.tag);
         let bytes = (self.bootstrap)
-            .recv(self.peer, tag, self.deadline)
-            .map_err(|error| self.failed("waiting for queues of", error))?;
+            .recv(self.peer, tag, deadline)
+            .map_err(|error| self.failed(WAITING, error))?;
         Message::decode(&bytes)
+    }
+
+    /// An error when the time is up though messages have come: a bad peer has no end of those that lead
+    /// nowhere.
+    fn check_time(&self, ends: Deadline) -> Result<()> {
+        if !ends.expired() {
+            return Ok(());
+        }
+        Err(Error::Timeout {
+            operation: self.operation(WAITING),
+            rank: Some(self.peer),
+            waited: self.deadline.budget(),
+        })
+    }
+
+    /// Until when the peer may still be told something when the call ends.
+    fn parting(&self) -> Deadline {
+        Deadline::after(self.deadline.remaining().saturating_add(PARTING))
     }
 
     fn refuse(&self, to: u64, reason: &str) {
         let reason = Cause::new(reason).to_string();
-        let line = Line {
-            deadline: Deadline::after(self.bootstrap.timeout()),
-            ..*self
-        };
-        if let Err(error) = line.send(&Message::Refusal { to, reason }) {
+        let deadline = self.parting().at_most(self.bootstrap.timeout());
+        if let Err(error) = self.send(&Message::Refusal { to, reason }, deadline) {
             tracing::warn!(peer = self.peer, %error, "a rank could not be told of a refusal");
         }
     }
 
+    fn operation(&self, doing: &str) -> String {
+        format!("{doing} rank {} on demand (tag {})", self.peer, self.tag)
+    }
+
     fn failed(&self, doing: &str, error: mscclpp_bootstrap::BootstrapError) -> Error {
-        let operation = format!("{doing} rank {} on demand (tag {})", self.peer, self.tag);
-        Error::bootstrap(operation, self.peer, error)
+        Error::bootstrap(self.operation(doing), self.peer, error)
     }
 
     fn gave_up(&self, reason: String) -> Error {
@@ -145,7 +166,7 @@ pub(super) fn connect(
     };
     let context = service.communicator.context();
     let call = random_u64()?;
-    line.send(&Message::Offer { call, wanted })?;
+    line.send(&Message::Offer { call, wanted }, deadline)?;
     let made = (0..wanted.queues).map(|_| context.create_endpoint(service.endpoint));
     let made: Result<Vec<Endpoint>> = match context.check_port(super::TRANSPORT, service.gid_index)
     {
@@ -186,14 +207,9 @@ fn meet(
 ) -> Result<EdgeRecord> {
     let mut offered = None;
     let mut answered: Option<(u64, EdgeRecord)> = None;
+    let mut received = line.receive(line.deadline);
     loop {
-        if let (Some(offer), Some((from, _))) = (offered, &answered)
-            && offer == *from
-            && let Some((_, queues)) = answered.take()
-        {
-            return Ok(queues);
-        }
-        let message = match (line.receive(), made) {
+        let message = match (received, made) {
             // Nobody has asked for what there is not.
             (Err(_), Err(error)) => return Err(error.clone()),
             (received, _) => received?,
@@ -212,20 +228,20 @@ fn meet(
                         return Err(error.clone());
                     }
                 };
-                if theirs != wanted {
+                if theirs == wanted {
+                    let queues = EdgeRecord {
+                        setup: None,
+                        queues: made.iter().map(Endpoint::record).collect(),
+                    };
+                    line.send(&Message::Answer { to, call, queues }, line.deadline)?;
+                } else {
+                    // Not the end: it may be one that was given up, and asked for others. Else the
+                    // peer refuses this call, too.
                     let reason = format!(
                         "it asks for {wanted} and was asked for {theirs}: both must ask for the same"
                     );
                     line.refuse(to, &reason);
-                    // Not the end: it may be one that was given up, and asked for others. Else the
-                    // peer refuses this call, too.
-                    continue;
                 }
-                let queues = EdgeRecord {
-                    setup: None,
-                    queues: made.iter().map(Endpoint::record).collect(),
-                };
-                line.send(&Message::Answer { to, call, queues })?;
             }
             Message::Answer {
                 to,
@@ -241,6 +257,13 @@ fn meet(
             // To a call that was given up.
             Message::Answer { .. } | Message::Refusal { .. } => {}
         }
+        if let (Some(offer), Some((from, _))) = (offered, &answered)
+            && offer == *from
+            && let Some((_, queues)) = answered.take()
+        {
+            return Ok(queues);
+        }
+        received = (line.check_time(line.deadline)).and_then(|()| line.receive(line.deadline));
     }
 }
 
@@ -254,25 +277,29 @@ pub(super) fn refuse(
 ) -> Result<()> {
     let rank = service.bootstrap().rank();
     let _span = tracing::info_span!("refuse_on_demand", rank, peer, tag).entered();
-    let mut line = Line {
+    let line = Line {
         bootstrap: service.bootstrap(),
         peer,
         tag,
         deadline,
     };
-    let mut refused = 0;
+    let (mut until, mut ends) = (deadline, deadline);
+    let mut refused = false;
     loop {
-        match line.receive() {
+        match line.receive(until) {
             Ok(Message::Offer { call, .. }) => {
                 line.refuse(call, reason);
-                refused += 1;
                 // Calls that were given up may have come before the present one.
-                line.deadline = Deadline::after(Duration::ZERO);
+                if !refused {
+                    (until, ends) = (Deadline::after(Duration::ZERO), line.parting());
+                }
+                refused = true;
             }
             Ok(_) => {}
-            Err(Error::Timeout { .. }) if refused > 0 => return Ok(()),
+            Err(Error::Timeout { .. }) if refused => return Ok(()),
             Err(error) => return Err(error),
         }
+        line.check_time(ends)?;
     }
 }
 

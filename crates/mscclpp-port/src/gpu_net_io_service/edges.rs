@@ -67,16 +67,24 @@ impl Allocated {
         let bootstrap = service.bootstrap();
         let mut queues = Vec::new();
         for (peer, endpoints) in self.0 {
+            let waiting = format!("waiting for queues of rank {peer}");
             let record = loop {
-                let bytes = (bootstrap.recv(peer, tag, deadline)).map_err(|error| {
-                    Error::bootstrap(format!("waiting for queues of rank {peer}"), peer, error)
-                })?;
+                let bytes = (bootstrap.recv(peer, tag, deadline))
+                    .map_err(|error| Error::bootstrap(&*waiting, peer, error))?;
                 let record = EdgeRecord::decode(&bytes).map_err(|error| of_peer(peer, &error))?;
                 if !record
                     .is_stale(number)
                     .map_err(|error| of_peer(peer, &error))?
                 {
                     break record;
+                }
+                // A bad peer has no end of them.
+                if deadline.expired() {
+                    return Err(Error::Timeout {
+                        operation: waiting,
+                        rank: Some(peer),
+                        waited: deadline.budget(),
+                    });
                 }
             };
             if record.queues.len() != endpoints.len() {

@@ -6,6 +6,7 @@ mod demand;
 mod exchange;
 mod faults;
 mod faulty;
+mod flood;
 mod leaks;
 mod mail;
 mod points;
