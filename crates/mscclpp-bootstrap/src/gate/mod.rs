@@ -75,6 +75,8 @@ use self::wire::{Message, Outcome};
 use crate::collectives::turns::{Turn, UNCOUNTED};
 use crate::{Bootstrap, BootstrapError, Deadline, Tag};
 
+/// Messages that are taken from one neighbour without looking at the others, and at the time.
+const AT_ONCE: usize = 64;
 /// The longest that a rank waits for one neighbour without looking at the others.
 const MAX_LOOK: Duration = Duration::from_millis(20);
 /// How long a rank that did not run for some time lets its bootstrap catch up.
@@ -237,11 +239,16 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// Takes all that has come from one rank, as long as the outcome is not known.
+    /// Takes what has come from one rank, as long as the outcome is not known; not all at once from one
+    /// that says more than anybody has to.
     fn take_from(&mut self, rank: usize) {
-        while self.machine.outcome().is_none()
-            && self.receive(rank, Deadline::after(Duration::ZERO))
-        {}
+        for _ in 0..AT_ONCE {
+            if self.machine.outcome().is_some()
+                || !self.receive(rank, Deadline::after(Duration::ZERO))
+            {
+                return;
+            }
+        }
     }
 
     /// Waits a little for one of those without whom this rank can not go on.

@@ -5,7 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, ReduceOp, Tag, Turns};
+use mscclpp_bootstrap::gate::Cause;
+use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, Gate, ReduceOp, Tag, Turns};
 
 use crate::body;
 use crate::local::{Local, local_world};
@@ -201,4 +202,25 @@ fn what_is_of_earlier_collectives_does_not_make_one_endless() {
     assert!(error.is_timeout(), "{error}");
     let text = error.to_string();
     assert!(text.contains("waiting for rank 1"), "{text}");
+}
+
+#[test]
+fn what_was_said_before_does_not_make_a_gate_endless() {
+    let mut ranks = local_world(2);
+    let (peer, inner) = (ranks.pop().unwrap(), ranks.pop().unwrap());
+    let flood = Mutex::default();
+    let flooded = Flooded { inner, flood };
+    let step = || Ok::<_, Cause>(());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut gate = Gate::new(&peer, 0, Deadline::after(body::secs(3))).unwrap();
+            let _ = gate.pass("step", step());
+        });
+        let mut gate = Gate::new(&flooded, 0, Deadline::after(body::secs(1))).unwrap();
+        // Whatever is in the message that comes again and again.
+        let passed = (0..3).try_for_each(|_| gate.pass("step", step()));
+        let error = passed.unwrap_err();
+        let (_, first) = flooded.flood.lock().unwrap().clone().unwrap();
+        assert!(first.elapsed() < Flooded::LASTS, "{error}");
+    });
 }
