@@ -12,6 +12,7 @@ macro_rules! pages {
 }
 
 pages! {
+    Deadlines = "../../docs/deadlines.md";
     Setup = "../../docs/setup.md";
     Errors = "../../docs/errors.md";
     Tracing = "../../docs/tracing.md";

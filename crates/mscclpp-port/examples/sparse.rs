@@ -114,7 +114,12 @@ pub(crate) fn rank(bootstrap: Arc<dyn Bootstrap>) -> Result<(), AnyError> {
             grid: 1,
             block: handles.len() as u32,
         };
-        kernel()?.run(dims, args, Duration::from_secs(20))?;
+        let kernel = kernel()?;
+        if let Err(error) = kernel.run(dims, args, Duration::from_secs(20)) {
+            // The kernel may still run: the process ends, and frees nothing that it uses.
+            eprintln!("Error: {error}");
+            std::process::exit(1);
+        }
     }
     if failed.load_u64(0)? != 0 {
         return Err("a call of the kernel failed".into());
@@ -139,7 +144,7 @@ fn kernel() -> Result<HostKernel, AnyError> {
     static ENTRY: OnceLock<Result<Entry, String>> = OnceLock::new();
     let entry = ENTRY.get_or_init(|| compile().map_err(|error| error.to_string()));
     // SAFETY: the object defines its kernel with MSCCLPP_KERNEL and `Args` as above, and is never
-    // unloaded; `rank` keeps what the arguments point to until the kernel has ended.
+    // unloaded; `rank` keeps what the arguments point to until the kernel has ended, or the process does.
     Ok(unsafe { HostKernel::new("exchange", entry.clone()?) })
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-//! Environment variables, read once when first needed. What is set is logged at level INFO; what
-//! cannot be used is logged as a warning, and the default holds; with a GID index or a libibverbs that
-//! cannot be used, what needs it fails. What is no UTF-8 text cannot be used.
+//! Environment variables. Those of HCAs (`MSCCLPP_HCA_DEVICES`, `MSCCLPP_IBV_*`, `MSCCLPP_IB_*`) are
+//! read once when first needed and logged at level INFO; what cannot be used is logged as a warning, and
+//! the default holds; with a GID index or a libibverbs that cannot be used, what needs it fails. What is
+//! no UTF-8 text cannot be used.
 //!
 //! | variable | default | meaning |
 //! |---|---|---|
