@@ -38,7 +38,10 @@ pub(crate) fn check_writable(path: &Path) -> Result<()> {
                 let open = OpenOptions::new().append(true).open(path);
                 open.map(drop).with_context(failed)
             }
-            _ => Ok(()),
+            // A link to what is not there yet.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error).with_context(failed),
+            Ok(_) => Ok(()),
         },
         Err(error) => Err(error).with_context(failed),
     }

@@ -102,6 +102,8 @@ impl Failures {
 
     /// Tells it at once of those that are gone.
     pub(crate) fn observe(&self, observer: Weak<dyn FailureObserver>) {
+        // Here, too: a long job may make and drop many before a rank is gone.
+        (self.lock().idle).retain(|entry| entry.observer.strong_count() > 0);
         self.tell(Observer { observer, told: 0 });
     }
 

@@ -219,7 +219,7 @@ impl Communicator {
             Ok((Some(endpoint), record))
         });
         line.exchange(Kind::Endpoint, half, move |local, record, _| {
-            // Once: nothing below waits.
+            // Called once, of an endpoint.
             let local = local.take().ok_or_else(|| Error::InvalidUsage {
                 operation: "connect",
                 detail: "the endpoint is connected already".into(),

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use mscclpp_bootstrap::{Bootstrap, Deadline, Tag};
@@ -171,9 +172,11 @@ impl Line {
                 }
                 Err(error) => match (error, failed) {
                     (_, Some(failed)) => return Err(failed),
-                    // It was no more than a look.
-                    (Error::Timeout { .. }, None)
-                        if over.is_some() && until.expired() && !deadline.expired() => {}
+                    // It was no more than a look, and some bootstraps return early.
+                    (Error::Timeout { .. }, None) if over.is_some() && !deadline.expired() => {
+                        drop(turn);
+                        thread::sleep(until.remaining());
+                    }
                     (
                         Error::Timeout {
                             operation, rank, ..
@@ -273,7 +276,9 @@ impl<'a> Receiving<'a> {
     fn complete(&mut self, body: Result<Vec<u8>>, deadline: Deadline) -> bool {
         let through = (self.first.take()).is_none_or(|first| first.complete(body, deadline));
         if through {
-            self.line.lock().waiting.pop_front();
+            let popped = self.line.lock().waiting.pop_front();
+            // Not under the lock: it may be the last to hold a connection.
+            drop(popped);
         }
         through
     }

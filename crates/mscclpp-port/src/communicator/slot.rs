@@ -70,7 +70,8 @@ impl<T: Send + Sync> Receive for Slot<T> {
         };
         let made = match body {
             Ok(bytes) => match make(&bytes, deadline) {
-                Err(Error::Timeout { .. }) if deadline.expired() => {
+                // An endpoint is connected once.
+                Err(Error::Timeout { .. }) if deadline.expired() && self.kind != Kind::Endpoint => {
                     *lock(&self.record) = Some(bytes);
                     *lock(&self.make) = Some(make);
                     // One of this and `abandon` sees the other.

@@ -152,6 +152,12 @@ pub(super) fn ask(
         Some(rank) => format!("asking rank {rank} for its memory"),
         None => "asking a peer for its memory".into(),
     };
+    // As any wait that was too short: whoever asks again waits again.
+    let late = || Error::Timeout {
+        operation: operation(),
+        rank,
+        waited: deadline.budget(),
+    };
     let stream = loop {
         let error = match link::connect_unix(address, id, &link_key, deadline.at_most(ATTEMPT)) {
             Ok(stream) => break stream,
@@ -164,11 +170,14 @@ pub(super) fn ask(
                 | BootstrapError::ProofRefused { .. }
                 | BootstrapError::Declined { .. }
         );
-        if deadline.expired() || !again {
+        if !again {
             return Err(Error::Bootstrap {
                 operation: operation(),
                 source: Arc::new(error),
             });
+        }
+        if deadline.expired() {
+            return Err(late());
         }
         thread::sleep(Duration::from_millis(1));
     };
@@ -180,7 +189,10 @@ pub(super) fn ask(
         (&mut &stream).write_all(&key.to_le_bytes())?;
         descriptor::receive(&stream, &mut answer)
     };
-    let (len, descriptor) = exchange().map_err(|error| Error::io(operation(), error))?;
+    let (len, descriptor) = exchange().map_err(|error| match deadline.expired() {
+        true => late(),
+        false => Error::io(operation(), error),
+    })?;
     match (answer[0], descriptor) {
         (GRANTED, Some(descriptor)) => Ok(descriptor),
         (REFUSED, _) => Err(Error::Record {
@@ -194,5 +206,21 @@ pub(super) fn ask(
             what: "memory",
             detail: "its owner answered without a descriptor".into(),
         }),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_that_does_not_answer_in_time_is_a_timeout_that_names_it() {
+        let nobody = ([1; 16], [2; 16]);
+        let deadline = Deadline::after(Duration::from_millis(20));
+        let error = ask(nobody, None, 7, Some(3), deadline).unwrap_err();
+        assert!(
+            matches!(error, Error::Timeout { rank: Some(3), .. }),
+            "{error}"
+        );
     }
 }

@@ -200,7 +200,7 @@ impl Proxy {
     /// finished, then releases kernels that wait. All of it ends at `deadline`, up to half a second
     /// late. Stopping what does not run is no error.
     ///
-    /// While another thread stops it, waits for that until `deadline`.
+    /// While another thread stops it, waits for that until `deadline`; how it ended, the other is told.
     ///
     /// # Errors
     /// [`Error::NotDrained`] if the deadline passed first; kernels are released. The proxy can be
@@ -237,10 +237,15 @@ impl Proxy {
     /// [settle](Self::settle); `None` if it does not run, or no more.
     fn begin_stop(&self, deadline: Deadline) -> Result<Option<Receiver<Outcome>>> {
         let mut state = self.lock();
+        let mut stopping = None;
         loop {
             let running = match &mut *state {
                 State::Ready(_) => return Ok(None),
                 State::Gone(cause) => return Err(Error::gone(cause)),
+                // Stopped, and started again meanwhile.
+                State::Running(running) if stopping.is_some_and(|id| id != running.id) => {
+                    return Ok(None);
+                }
                 State::Running(running) => running,
             };
             let own = thread::current().id() == running.id;
@@ -267,7 +272,7 @@ impl Proxy {
                         waited: deadline.budget(),
                     });
                 }
-                None => {}
+                None => stopping = Some(running.id),
             }
             let woken = self.stopped.wait_timeout(state, deadline.remaining());
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
