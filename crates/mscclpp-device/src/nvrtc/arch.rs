@@ -79,23 +79,21 @@ impl fmt::Display for Arch {
 mod tests {
     use super::*;
 
-    #[test]
-    #[ignore = "run by the next test, with a variable that is no text"]
-    fn child_with_no_text() {
-        let error = Arch::from_env().unwrap_err();
-        assert!(error.to_string().contains("90\u{fffd}"), "{error}");
-    }
-
+    /// In a process of its own: the environment is all threads'.
     #[cfg(unix)]
     #[test]
     fn a_list_that_is_no_text_is_refused() {
         use std::os::unix::ffi::OsStrExt;
+        const NAME: &str = "nvrtc::arch::tests::a_list_that_is_no_text_is_refused";
+        const ALONE: &str = "ARCH_TEST_ALONE";
+        if std::env::var_os(ALONE).is_some() {
+            let error = Arch::from_env().unwrap_err();
+            assert!(error.to_string().contains("90\u{fffd}"), "{error}");
+            return;
+        }
         let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args([
-                "nvrtc::arch::tests::child_with_no_text",
-                "--exact",
-                "--ignored",
-            ])
+            .args([NAME, "--exact"])
+            .env(ALONE, "1")
             .env(ARCHS_VARIABLE, std::ffi::OsStr::from_bytes(b"80,90\xff"))
             .output()
             .unwrap();
