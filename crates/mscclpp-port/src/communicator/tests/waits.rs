@@ -34,7 +34,8 @@ fn a_connection_has_time_to_come_up_however_short_the_wait_for_the_peers_half() 
     thread::sleep(Duration::from_millis(300));
     assert!(at_a.status().is_none());
     let at_b = two.get_by(short()).unwrap();
-    for connection in [at_a, at_b] {
+    // Kept until the other has come up, too.
+    for connection in [&at_a, &at_b] {
         connection.wait_connected(soon()).unwrap();
     }
 }
@@ -213,7 +214,8 @@ fn a_connection_may_have_as_long_as_there_is_for_anything() {
     let queue = EndpointConfig::gpu_initiated(TransportKind::IB0);
     let at_a = a.connect(queue, 1, 1).unwrap();
     let at_b = b.connect(queue, 0, 1).unwrap();
-    for connection in [at_a, at_b].map(|pending| pending.get_by(soon()).unwrap()) {
+    let ends = [at_a, at_b].map(|pending| pending.get_by(soon()).unwrap());
+    for connection in &ends {
         connection.wait_connected(soon()).unwrap();
     }
 }
