@@ -177,19 +177,12 @@ impl Line {
                         drop(turn);
                         thread::sleep(until.remaining());
                     }
-                    (
-                        Error::Timeout {
-                            operation, rank, ..
-                        },
-                        None,
-                    ) if over.is_some() => {
-                        return Err(Error::Timeout {
-                            operation,
-                            rank,
-                            waited: deadline.budget(),
-                        });
+                    (mut error, None) => {
+                        if let Error::Timeout { waited, .. } = &mut error {
+                            *waited = deadline.budget();
+                        }
+                        return Err(error);
                     }
-                    (error, None) => return Err(error),
                 },
             }
         }

@@ -36,9 +36,12 @@ impl IpcEnd {
         let mut posts = lock(&self.posts);
         let done = act(&mut posts);
         drop(posts);
-        done.inspect_err(|error| {
-            if !matches!(error, Error::QueueFull { .. }) {
+        done.map_err(|error| match error {
+            Error::QueueFull { .. } => error,
+            error => {
                 self.fail(error.clone());
+                // Somebody else may have been first.
+                self.control.status.error().unwrap_or(error)
             }
         })
     }

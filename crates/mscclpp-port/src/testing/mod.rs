@@ -4,7 +4,10 @@
 mod local;
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -31,6 +34,24 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < until, "never: {what}");
         thread::sleep(Duration::from_micros(200));
     }
+}
+
+/// Runs an ignored test of this program in a process of its own, with variables set there.
+pub(crate) fn run_alone(test: &str, variables: &[(&str, &[u8])]) {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--ignored"])
+        .envs(
+            variables
+                .iter()
+                .map(|(name, value)| (*name, OsStr::from_bytes(value))),
+        )
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(
+        child.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
 }
 
 /// An operation as a [`Fake`] got it.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 //! Failed setups leave neither descriptors nor threads behind. Counted in a process of its own.
 
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::faults::{RANKS, try_case};
 use super::points;
 use super::world::{PATIENCE, world};
+use crate::testing::run_alone;
 
 /// Setups that fail in each phase that has made something.
 const POINTS: [&str; 10] = [
@@ -56,17 +56,5 @@ fn child() {
 
 #[test]
 fn gpunetio_failed_setups_leave_no_descriptor_and_no_thread() {
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "gpu_net_io_service::tests::leaks::child",
-            "--exact",
-            "--ignored",
-        ])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    assert!(
-        child.status.success() && said.contains("1 passed"),
-        "{said}"
-    );
+    run_alone("gpu_net_io_service::tests::leaks::child", &[]);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 //! How a service is used, and misused.
 
-use std::process::Command;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use crate::device::Device;
 use crate::error::{Error, ErrorCode};
 use crate::gpu_net_io_service::{GpuNetIoService, QueueCounts};
 use crate::gpu_queue::Hca;
+use crate::testing::run_alone;
 
 /// Sets services up with rows of counts.
 fn up(services: &[GpuNetIoService], counts: &[Vec<i32>], tag: u32) -> Vec<Result<(), Error>> {
@@ -318,16 +318,7 @@ fn child_with_another_gid() {
 #[test]
 fn gpunetio_the_gid_that_the_environment_names_is_used() {
     let name = "gpu_net_io_service::tests::usage::child_with_another_gid";
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args([name, "--exact", "--ignored"])
-        .env("MSCCLPP_IB_GID_INDEX", "5")
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    assert!(
-        child.status.success() && said.contains("1 passed"),
-        "{said}"
-    );
+    run_alone(name, &[("MSCCLPP_IB_GID_INDEX", b"5")]);
 }
 
 #[test]
