@@ -4,7 +4,8 @@
 //! Counts come from each binary's `test result:` line. A test that could not
 //! run prints `SKIP <name>: <reason>` and returns, so the test harness calls it
 //! ok; here it is taken out of the passes. A binary that ends without its
-//! result line (a crash) is one failure.
+//! result line (a crash) is one failure, and so is one that fails after it, as
+//! with a leak that a sanitizer finds at the end.
 
 use std::collections::BTreeSet;
 
@@ -143,7 +144,7 @@ impl TestOutput {
 
     /// Says that `binary` runs next.
     pub fn begin(&mut self, binary: &str) {
-        self.close_early();
+        self.close_early(None);
         self.lacks.clear();
         binary.clone_into(&mut self.binary);
     }
@@ -151,13 +152,14 @@ impl TestOutput {
     /// Says that a command has ended. `problem` is why it failed, when it did:
     /// it counts as a failure if no test of the command has failed.
     pub fn finish(&mut self, problem: Option<String>) {
-        self.close_early();
+        self.close_early(None);
         if let Some(problem) = problem
             && self.tally.failed == self.failed_before
         {
             self.fail(problem);
         }
         self.failed_before = self.tally.failed;
+        self.binary.clear();
     }
 
     /// Adds a failure that is no test's: a build that fails, a timeout.
@@ -173,8 +175,16 @@ impl TestOutput {
             return Shown::No;
         }
         if let Some(tests) = running(line) {
-            self.close_early();
+            self.close_early(None);
             return self.open(tests);
+        }
+        if let Some(status) = exit_status(line) {
+            if self.run.is_some() {
+                self.close_early(Some(status));
+            } else if !self.binary.is_empty() {
+                self.fail(format!("{}: {status}, after its tests", self.binary));
+            }
+            return Shown::Yes;
         }
         let Some(run) = &mut self.run else {
             // Before its tests, a binary may say what it skips tests for.
@@ -293,8 +303,8 @@ impl TestOutput {
         Shown::Progress
     }
 
-    /// The result line did not come.
-    fn close_early(&mut self) {
+    /// The result line did not come, and why, if that is known.
+    fn close_early(&mut self, status: Option<&str>) {
         let Some(run) = self.run.take() else {
             return;
         };
@@ -304,8 +314,9 @@ impl TestOutput {
             self.failures.push(format!("{}: {name}", self.binary));
         }
         let tests = run.tests;
+        let why = status.map(|why| format!(": {why}")).unwrap_or_default();
         self.fail(format!(
-            "{}: ended without a result ({tests} tests)",
+            "{}: ended without a result ({tests} tests){why}",
             self.binary
         ));
     }
@@ -328,6 +339,14 @@ fn binary_name(line: &str) -> Option<String> {
     let file = path.strip_suffix(')')?.rsplit('/').next()?;
     let name = file.rsplit_once('-').map_or(file, |(name, _)| name);
     Some(format!("{name} ({})", source.trim()))
+}
+
+/// What cargo says of a binary that ended otherwise than a test harness does:
+/// `  process didn't exit successfully: `command` (exit status: 1)`.
+fn exit_status(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("  process didn't exit successfully: `")?;
+    let (_, status) = rest.rsplit_once("` (")?;
+    status.trim_end().strip_suffix(')')
 }
 
 /// A test that the harness ignored, for a reason of its own or because its

@@ -160,11 +160,60 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     );
 }
 
+/// A leak, which is found when the tests are done.
+#[test]
+fn a_binary_that_fails_after_its_tests_is_a_failure_by_its_name() {
+    let text = "
+     Running unittests src/lib.rs (target/debug/deps/demo-00)
+running 1 test
+test a ... ok
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+==7==ERROR: LeakSanitizer: detected memory leaks
+error: test failed, to rerun pass `-p demo --lib`
+
+Caused by:
+  process didn't exit successfully: `/t/demo-00 --show-output` (exit status: 23)
+     Running tests/other.rs (target/debug/deps/other-00)
+running 1 test
+test b ... FAILED
+test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+     Running tests/crash.rs (target/debug/deps/crash-00)
+running 2 tests
+test c ... ok
+error: test failed, to rerun pass `-p demo --test crash`
+
+Caused by:
+  process didn't exit successfully: `/t/crash-00 --show-output` (signal: 11, SIGSEGV: invalid memory reference)
+";
+    let mut output = read(text);
+    output.finish(Some("cargo test: exit status: 101".into()));
+    assert_eq!(output.tally().to_string(), "2 passed, 3 failed, 0 skipped");
+    assert_eq!(
+        output.failures(),
+        [
+            "demo (unittests src/lib.rs): exit status: 23, after its tests",
+            "other (tests/other.rs): b",
+            "crash (tests/crash.rs): ended without a result (2 tests): \
+             signal: 11, SIGSEGV: invalid memory reference",
+        ]
+    );
+}
+
 #[test]
 fn a_build_that_fails_is_a_failure() {
     let mut output = read("error[E0432]: unresolved import `loom`\n");
     output.finish(Some("cargo test: exit status: 101".into()));
     assert_eq!(output.tally().to_string(), "0 passed, 1 failed, 0 skipped");
+    // The next command ends in a build script, and says so by its own name.
+    output.line("  process didn't exit successfully: `/t/build-script` (exit status: 1)");
+    output.finish(Some("cargo doc: exit status: 101".into()));
+    assert_eq!(
+        output.failures(),
+        [
+            "cargo test: exit status: 101",
+            "cargo doc: exit status: 101"
+        ]
+    );
 }
 
 #[test]

@@ -48,7 +48,9 @@ pub struct ProxyProgress {
 
 /// What a proxy does with triggers. Called on the proxy's thread only.
 ///
-/// No call may block: it would keep every channel of the proxy from going on.
+/// No call may block: it would keep every channel of the proxy from going on. A proxy owns its
+/// handler, so a handler that wants to ask its proxy holds a [`Weak`](std::sync::Weak): an
+/// [`Arc`] would keep both for ever.
 pub trait ProxyHandler: Send + 'static {
     /// Executes the trigger at `position` of the FIFO.
     fn handle(&mut self, trigger: ProxyTrigger, position: u64) -> ProxyHandlerResult;

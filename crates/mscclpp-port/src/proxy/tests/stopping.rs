@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //! What others may do while a thread stops a proxy.
 
-use std::sync::OnceLock;
 use std::sync::mpsc::channel;
+use std::sync::{OnceLock, Weak};
 
 use mscclpp_device::abi::Trigger;
 
@@ -104,20 +104,20 @@ fn stops_at_the_same_time_end_together() {
 /// A handler that asks the proxy that it serves, whoever stops it.
 #[test]
 fn a_handler_may_ask_a_proxy_that_is_being_stopped() {
-    let asks: Arc<OnceLock<Arc<Proxy>>> = Arc::default();
+    let asks: Arc<OnceLock<Weak<Proxy>>> = Arc::default();
     let (send, answers) = channel();
     let handler = {
         let asks = Arc::clone(&asks);
         move |_: ProxyTrigger| {
-            let proxy = asks.get().unwrap();
-            eventually("the stop", || is_stopping(proxy));
+            let proxy = asks.get().unwrap().upgrade().unwrap();
+            eventually("the stop", || is_stopping(&proxy));
             let answers = (proxy.is_running(), proxy.stop(Deadline::after(HOUR)));
             let _ = send.send(answers);
             ProxyHandlerResult::Continue
         }
     };
     let proxy = Arc::new(Proxy::new(4, handler).unwrap());
-    asks.set(Arc::clone(&proxy)).unwrap();
+    asks.set(Arc::downgrade(&proxy)).unwrap();
     for round in 1..=2 {
         proxy.start().unwrap();
         push(&proxy.ring, 0);
@@ -133,18 +133,19 @@ fn a_handler_may_ask_a_proxy_that_is_being_stopped() {
 
 #[test]
 fn a_handler_that_stops_its_proxy_ends_it() {
-    let asks: Arc<OnceLock<Arc<Proxy>>> = Arc::default();
+    let asks: Arc<OnceLock<Weak<Proxy>>> = Arc::default();
     let (send, answers) = channel();
     let handler = {
         let asks = Arc::clone(&asks);
         move |_: ProxyTrigger| {
-            let stopped = asks.get().unwrap().stop(Deadline::after(HOUR));
+            let proxy = asks.get().unwrap().upgrade().unwrap();
+            let stopped = proxy.stop(Deadline::after(HOUR));
             let _ = send.send(stopped);
             ProxyHandlerResult::Continue
         }
     };
     let proxy = Arc::new(Proxy::new(4, handler).unwrap());
-    asks.set(Arc::clone(&proxy)).unwrap();
+    asks.set(Arc::downgrade(&proxy)).unwrap();
     proxy.start().unwrap();
     push(&proxy.ring, 0);
     let stopped = answers.recv_timeout(PATIENCE).unwrap();
