@@ -70,6 +70,7 @@ mod deadline;
 mod deadlines;
 mod error;
 mod failure;
+mod file;
 mod forward;
 pub mod gate;
 pub mod host;

@@ -86,8 +86,8 @@ impl Secret {
     /// both ends does not count. The text is used as it stands.
     ///
     /// # Errors
-    /// [`BootstrapError::BadSecret`] when both are set, the text is empty, or
-    /// the file can not be read or is larger than 64 KiB.
+    /// [`BootstrapError::BadSecret`] when both are set, the text is empty, or as
+    /// [`from_file`](Self::from_file).
     pub fn from_environment() -> Result<Option<Self>, BootstrapError> {
         let text = std::env::var_os("MSCCLPP_SECRET");
         let file = std::env::var_os("MSCCLPP_SECRET_FILE");
@@ -104,18 +104,18 @@ impl Secret {
         }
     }
 
-    /// Reads a secret from a file; white space at both ends does not count.
+    /// Reads a secret from a regular file; white space at both ends does not count.
     ///
     /// # Errors
-    /// [`BootstrapError::BadSecret`] when the file can not be read, is empty or
-    /// is larger than 64 KiB.
+    /// [`BootstrapError::BadSecret`] when the file can not be read, is none but a
+    /// pipe or a directory, is empty or is larger than 64 KiB.
     pub fn from_file(path: &std::path::Path) -> Result<Self, BootstrapError> {
         let name = format!("the secret file {}", path.display());
         let bad = |reason: String| BootstrapError::BadSecret {
             source_name: name.clone(),
             reason,
         };
-        let file = std::fs::File::open(path).map_err(|e| bad(e.to_string()))?;
+        let file = crate::file::open(path).map_err(|e| bad(e.to_string()))?;
         warn_if_readable_by_others(&file, path);
         let mut bytes = Zeroizing::new(Vec::with_capacity(4096));
         file.take(MAX_SECRET as u64 + 1)
@@ -260,5 +260,19 @@ mod tests {
         std::fs::write(&path, vec![b'x'; MAX_SECRET + 1]).unwrap();
         assert!(Secret::from_file(&path).is_err());
         assert!(Secret::from_file(&dir.path().join("absent")).is_err());
+    }
+
+    /// Whoever joins with it would wait beyond every deadline.
+    #[test]
+    fn a_pipe_is_refused_at_once() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let (done, read) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(Secret::from_file(&pipe).map(drop)));
+        let answer = read.recv_timeout(std::time::Duration::from_secs(20));
+        let text = answer.unwrap().unwrap_err().to_string();
+        assert!(text.contains("not a regular file"), "{text}");
     }
 }

@@ -58,14 +58,14 @@ impl Acceptor {
     }
 
     /// As [`bind`](Self::bind), with deadlines of the caller's, of which it uses
-    /// [`Deadlines::proof`].
+    /// [`Deadlines::proof`], and [`Deadlines::teardown`] for the end of its thread.
     ///
     /// # Errors
     /// As there.
     pub fn bind_with(ip: IpAddr, deadlines: &Deadlines) -> Result<Self, BootstrapError> {
         let proof = deadlines.proof;
         let (listener, address) = socket::listen(SocketAddr::new(ip, 0))?;
-        let background = Background::start("mscclpp-accept", || async {})?;
+        let background = Background::start("mscclpp-accept", deadlines.teardown, || async {})?;
         let registry = Arc::new(Registry::default());
         let listener = {
             let _inside = background.handle().enter();

@@ -301,12 +301,13 @@ impl TcpBootstrap {
         let deadline = join.deadline;
         let place: Arc<OnceLock<Arc<Node>>> = Arc::default();
         let at_end = Arc::clone(&place);
-        let background = Background::start("mscclpp-bootstrap", move || async move {
+        let limits = self.options.limits();
+        let ends_within = limits.goodbye + GRACE;
+        let background = Background::start("mscclpp-bootstrap", ends_within, move || async move {
             if let Some(node) = at_end.get() {
                 node.leave().await;
             }
         })?;
-        let limits = self.options.limits();
         let runtime = background.handle().clone();
         let silence = limits.silence.clamp(SHORTEST_SILENCE, LONGEST_SILENCE);
         let node = Node::new(
@@ -353,7 +354,10 @@ impl TcpBootstrap {
                     operation: "joining".into(),
                     waiting_for: Vec::new(),
                     waited: deadline.budget(),
-                    hint: "the background thread did not answer; is the machine overloaded?".into(),
+                    hint:
+                        "the background thread did not answer; is the machine overloaded, or the \
+                           file system of MSCCLPP_ROOT or MSCCLPP_SECRET_FILE not there?"
+                            .into(),
                 })
             })
     }

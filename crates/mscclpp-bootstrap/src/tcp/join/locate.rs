@@ -7,12 +7,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::OFlags;
-
 use super::Join;
 use crate::address::Root;
 use crate::secret::random;
-use crate::{BootstrapError, Deadline, interface, socket};
+use crate::{BootstrapError, Deadline, file, interface, socket};
 
 /// How long rank 0 waits for a port that another process is about to give up.
 const PORT_PATIENCE: Duration = Duration::from_secs(2);
@@ -112,29 +110,24 @@ impl Notice {
 impl Drop for Notice {
     fn drop(&mut self) {
         // A successor may have put its own there.
-        match std::fs::read_to_string(&self.path) {
-            Ok(text) if text == self.text => {
-                if let Err(error) = std::fs::remove_file(&self.path) {
-                    tracing::warn!(%error, path = %self.path.display(), "the file with rank 0's address stays");
-                }
-            }
-            _ => {}
+        if read_text(&self.path).as_ref() == Some(&self.text)
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            tracing::warn!(%error, path = %self.path.display(), "the file with rank 0's address stays");
         }
     }
 }
 
 /// What such a file says; `None` while there is none, or none of ours.
 fn read_notice(path: &Path) -> Option<SocketAddr> {
+    parse_notice(&read_text(path)?)
+}
+
+fn read_text(path: &Path) -> Option<String> {
     let mut text = String::new();
-    // Opening a pipe would wait for somebody who writes to it.
-    let file = std::fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
-        .open(path)
-        .ok()
-        .filter(|file| file.metadata().is_ok_and(|data| data.is_file()))?;
+    let file = file::open(path).ok()?;
     file.take(MAX_FILE).read_to_string(&mut text).ok()?;
-    parse_notice(&text)
+    Some(text)
 }
 
 fn notice(address: SocketAddr) -> String {
@@ -230,10 +223,16 @@ mod tests {
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         for path in [pipe, dir.path().to_owned(), "/dev/zero".into()] {
             let (done, read) = std::sync::mpsc::channel();
-            let at = path.clone();
-            std::thread::spawn(move || done.send(read_notice(&at)));
-            let found = read.recv_timeout(Duration::from_secs(5));
+            // Nor does it hold up the end of a rank 0 whose notice was there.
+            let (at, text) = (path.clone(), notice("127.0.0.1:1".parse().unwrap()));
+            std::thread::spawn(move || {
+                let found = read_notice(&at);
+                drop(Notice { path: at, text });
+                done.send(found)
+            });
+            let found = read.recv_timeout(Duration::from_secs(20));
             assert_eq!(found, Ok(None), "{}", path.display());
+            assert!(path.exists());
         }
     }
 
