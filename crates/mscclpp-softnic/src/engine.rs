@@ -257,20 +257,11 @@ impl Drop for Engine {
         let current = thread::current().id();
         let other = |thread: &JoinHandle<()>| thread.thread().id() != current;
         let device = self.inner.name.as_str();
-        if let Some(thread) = self.thread.take().filter(other) {
-            join(thread, device);
+        for thread in [self.thread.take(), lender].into_iter().flatten() {
+            if other(&thread) && lending::ends_in_time(&thread, device) && thread.join().is_err() {
+                tracing::warn!(device, "a thread of a NIC in software panicked");
+            }
         }
-        if let Some(thread) = lender.filter(other)
-            && lending::ends_in_time(&thread, device)
-        {
-            join(thread, device);
-        }
-    }
-}
-
-fn join(thread: JoinHandle<()>, device: &str) {
-    if thread.join().is_err() {
-        tracing::warn!(device, "a thread of a NIC in software panicked");
     }
 }
 
@@ -395,4 +386,45 @@ fn nap(inner: &Inner, usual: Duration, watch: Watch) {
         // An interruption or a failure is a short nap.
         let _ = poll(&mut watched, Some(&timeout));
     });
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::any::Any;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Memory whose release waits, as a driver's may.
+    struct Hangs(Sender<()>, Mutex<Receiver<()>>);
+
+    impl Drop for Hangs {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+            let _ = self.1.get_mut().unwrap().recv();
+            let _ = self.0.send(());
+        }
+    }
+
+    #[test]
+    fn an_engine_whose_memory_is_not_let_go_is_left_behind() {
+        let engine = Engine::start("soft0", DeviceConfig::default()).unwrap();
+        let (said, says) = channel();
+        let (release, held) = channel();
+        let memory: Arc<dyn Any + Send + Sync> = Arc::new(Hangs(said, Mutex::new(held)));
+        engine.inner().lock().freed.push(memory);
+        engine.inner().wake();
+        says.recv_timeout(PATIENCE).unwrap();
+        let (dropped, drops) = channel();
+        thread::spawn(move || {
+            drop(engine);
+            let _ = dropped.send(());
+        });
+        let in_time = drops.recv_timeout(PATIENCE);
+        drop::<Sender<()>>(release);
+        assert_eq!(in_time, Ok(()), "the device waits for its memory");
+        says.recv_timeout(PATIENCE).unwrap();
+    }
 }

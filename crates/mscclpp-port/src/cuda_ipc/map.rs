@@ -111,12 +111,7 @@ impl Context {
                 Err(error) => Err(error.to_string()),
             }
         };
-        let made = ExportServer::start(
-            self.acceptor()?,
-            self.job_key(),
-            self.deadlines().ipc_answer,
-            export,
-        )?;
+        let made = ExportServer::start(self.acceptor()?, self.job_key(), self.deadlines(), export)?;
         Ok(Arc::clone(server.insert(Arc::new(made))))
     }
 

@@ -4,7 +4,7 @@
 //! Whoever asks has proven to have the job's key, and names a registration by its key. One question
 //! a connection, one connection at a time.
 
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -13,9 +13,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use mscclpp_bootstrap::link::{self, Acceptor, LinkId, LinkKey, UnixAddress};
-use mscclpp_bootstrap::{BootstrapError, Deadline, JobKey};
+use mscclpp_bootstrap::{BootstrapError, Deadline, Deadlines, JobKey};
 
 use super::descriptor;
+use crate::ending::join_within;
 use crate::error::{Error, Result};
 
 /// What the links are made for.
@@ -31,7 +32,8 @@ const MAX_REASON: usize = 512;
 const GRANTED: u8 = 0;
 const REFUSED: u8 = 1;
 
-/// The server of a context. Ends when dropped.
+/// The server of a context. Ends when dropped, or is left behind after
+/// [`teardown`](Deadlines::teardown): what it is asked for may hang in the driver.
 pub(super) struct ExportServer {
     acceptor: Arc<Acceptor>,
     address: UnixAddress,
@@ -39,6 +41,7 @@ pub(super) struct ExportServer {
     key: LinkKey,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    ends_within: Duration,
 }
 
 pub(super) fn link_key(job_key: Option<&JobKey>, id: LinkId) -> LinkKey {
@@ -46,12 +49,12 @@ pub(super) fn link_key(job_key: Option<&JobKey>, id: LinkId) -> LinkKey {
 }
 
 impl ExportServer {
-    /// Serves what `export` gives out for a key.
+    /// Serves what `export` gives out for a key. An asker may hold up the others for
+    /// [`ipc_answer`](Deadlines::ipc_answer).
     pub(super) fn start(
         acceptor: Arc<Acceptor>,
         job_key: Option<&JobKey>,
-        // How long one asker may hold up the others.
-        patience: Duration,
+        deadlines: &Deadlines,
         export: impl Fn(u64) -> Result<OwnedFd, String> + Send + 'static,
     ) -> Result<Self> {
         let failed = |source| Error::Bootstrap {
@@ -63,6 +66,7 @@ impl ExportServer {
         let key = link_key(job_key, id);
         let stop = Arc::new(AtomicBool::new(false));
         let (theirs, stopped, their_key) = (Arc::clone(&acceptor), Arc::clone(&stop), key.clone());
+        let patience = deadlines.ipc_answer;
         let serve = move || {
             while !stopped.load(SeqCst) {
                 let Ok(expected) = theirs.expect_unix(id, their_key.clone()) else {
@@ -86,6 +90,7 @@ impl ExportServer {
             key,
             stop,
             thread: Some(thread),
+            ends_within: deadlines.teardown,
         })
     }
 
@@ -101,15 +106,18 @@ impl Drop for ExportServer {
         let Some(thread) = self.thread.take() else {
             return;
         };
+        // Memory that it looks at for an asker may be the last to own it.
+        if thread.thread().id() == thread::current().id() {
+            return;
+        }
+        let deadline = Deadline::after(self.ends_within);
         // An expectation of the same id ends the one that is waited for, which may be about to be
         // made.
-        while !thread.is_finished() {
+        while !thread.is_finished() && !deadline.expired() {
             drop(self.acceptor.expect_unix(self.id, self.key.clone()));
             thread::sleep(Duration::from_millis(1));
         }
-        if thread.join().is_err() {
-            tracing::warn!("the thread that exports memory has panicked");
-        }
+        join_within(thread, deadline, None);
     }
 }
 
@@ -119,11 +127,8 @@ fn answer(
     export: impl Fn(u64) -> Result<OwnedFd, String>,
 ) {
     let answered = (|| {
-        stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
-        let mut key = [0; 8];
-        (&mut &*stream).read_exact(&mut key)?;
-        match export(u64::from_le_bytes(key)) {
+        match export(question(stream, Deadline::after(patience))?) {
             Ok(descriptor) => descriptor::send(stream, &[GRANTED], Some(descriptor.as_fd())),
             Err(reason) => {
                 let reason = &reason[..reason.floor_char_boundary(MAX_REASON)];
@@ -135,6 +140,26 @@ fn answer(
     if let Err(error) = answered {
         tracing::warn!(%error, ?patience, "a process that asked for memory was not answered");
     }
+}
+
+/// The key that is asked for, however slowly.
+fn question(mut stream: &UnixStream, deadline: Deadline) -> io::Result<u64> {
+    let mut key = [0; 8];
+    let mut rest = &mut key[..];
+    while !rest.is_empty() {
+        let left = deadline.remaining();
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(rest) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => rest = &mut rest[count..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(u64::from_le_bytes(key))
 }
 
 /// Asks the server at a place for the descriptor of a registration.

@@ -104,8 +104,9 @@ pub(crate) fn ends_in_time(thread: &JoinHandle<()>, device: &str) -> bool {
         if Instant::now() >= until {
             tracing::warn!(
                 device,
+                thread = thread.thread().name().unwrap_or_default(),
                 waited = ?ENDS_WITHIN,
-                "an export or import of memory does not return: its thread is left behind"
+                "a thread does not end, in a driver's call for memory perhaps: it is left behind"
             );
             return false;
         }
