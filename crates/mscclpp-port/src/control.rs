@@ -238,6 +238,8 @@ impl AsFd for Control {
     }
 }
 
+/// The shortest time between two probes that Linux takes.
+const SHORTEST_PROBE: Duration = Duration::from_secs(1);
 /// The longest times that Linux takes for probes, and for what is not acknowledged.
 const LONGEST_PROBE: Duration = Duration::from_secs(32767);
 const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_millis(i32::MAX as u64);
@@ -245,7 +247,7 @@ const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_millis(i32::MAX as u64);
 /// Also where nothing is sent for long, the system asks whether the peer's machine is there, and
 /// breaks the connection when it has not been for about so long.
 pub(crate) fn watch_for_silence(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
-    let interval = (dead_after / 4).clamp(Duration::from_secs(1), LONGEST_PROBE);
+    let interval = (dead_after / 4).clamp(SHORTEST_PROBE, LONGEST_PROBE);
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(
         &TcpKeepalive::new()

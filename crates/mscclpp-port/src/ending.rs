@@ -8,7 +8,7 @@ use mscclpp_bootstrap::Deadline;
 use crate::idle::Idle;
 
 /// Waits until `done`, or until the deadline; whether it was in time.
-pub(crate) fn wait_until(deadline: Deadline, done: impl Fn() -> bool) -> bool {
+pub(crate) fn wait_until(deadline: Deadline, mut done: impl FnMut() -> bool) -> bool {
     let mut idle = Idle::new();
     while !done() {
         if deadline.expired() {

@@ -130,12 +130,15 @@ pub struct Checks {
     pub audit_interval: Duration,
 }
 
+/// How often the record is compared with the doorbells, by default.
+const AUDIT_EVERY: Duration = Duration::from_millis(250);
+
 impl Default for Checks {
     fn default() -> Self {
         Self {
             fetch_twice: false,
             clear_slots: false,
-            audit_interval: Duration::from_millis(250),
+            audit_interval: AUDIT_EVERY,
         }
     }
 }

@@ -276,6 +276,8 @@ const SHORTEST_NAP: Duration = Duration::from_micros(5);
 /// While accesses are under way in a memory that reports nothing.
 const LONGEST_MEMORY_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_millis(1);
+/// While nothing is to be done: whatever comes wakes it.
+const IDLE_NAP: Duration = Duration::from_secs(60);
 /// By how much a nap may end late, in nanoseconds. The system's 50 us would be
 /// more than the short ones.
 const SLACK: NonZeroU64 = NonZeroU64::new(1000).unwrap();
@@ -362,7 +364,7 @@ fn nap(inner: &Inner, usual: Duration, watch: Watch) {
         let mut nap = usual.clamp(SHORTEST_NAP, LONGEST_NAP);
         if !queues {
             // A handle's call, or a stream, wakes it.
-            nap = Duration::from_secs(60);
+            nap = IDLE_NAP;
         }
         if memory {
             nap = nap.min(LONGEST_MEMORY_NAP);

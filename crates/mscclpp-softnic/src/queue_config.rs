@@ -184,13 +184,16 @@ pub struct SendAttributes {
     pub rnr_retry: u8,
 }
 
+/// InfiniBand's code 14: 4.096 us times 2 to its power.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_micros(67_109);
+
 impl Default for SendAttributes {
     /// A timeout of 67 ms (code 14) and 7 retries.
     fn default() -> Self {
         Self {
             first_packet: 0,
             max_outstanding_reads: 16,
-            timeout: Duration::from_micros(67_109),
+            timeout: ACKNOWLEDGED_WITHIN,
             retry_count: 7,
             rnr_retry: 7,
         }

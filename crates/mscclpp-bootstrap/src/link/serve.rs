@@ -17,6 +17,8 @@ use super::wire::{Listener, Origin, Wire};
 /// How many connections may be in the midst of proving themselves. A proof takes
 /// two round trips, so this is far more than an honest job needs at once.
 const GUESTS: usize = 256;
+/// After an accept that failed: descriptors may be short for a while.
+const RECOVERS: Duration = Duration::from_millis(10);
 
 /// Accepts for as long as the task lives. A connection has `patience` to prove itself: ranks need
 /// milliseconds, on a starved machine perhaps seconds.
@@ -69,7 +71,7 @@ async fn recover(error: &io::Error, guests: &mut Guests<tokio::task::AbortHandle
     if let Some(leaving) = guests.evict() {
         leaving.handle.abort();
     }
-    tokio::time::sleep(Duration::from_millis(10)).await;
+    tokio::time::sleep(RECOVERS).await;
 }
 
 /// One connection, from its first byte to its delivery.

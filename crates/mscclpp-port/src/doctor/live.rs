@@ -2,11 +2,11 @@
 //! What files do not say: libraries, drivers and programs, asked on this machine.
 
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
 
 use mscclpp_ib_sys::{LoadError, Mlx5dv, Verbs};
 use rustix::fs::Access;
 
+use super::compiler;
 use crate::env::env;
 use crate::ib::port::Wish;
 use crate::machine::{GpuFunction, RdmaDevice, Root};
@@ -77,7 +77,7 @@ impl Live {
                 .map_err(why),
             nvrtc: ask_nvrtc(),
             cuda: ask_cuda(),
-            compiler: ask_compiler(),
+            compiler: compiler::ask(),
             hcas,
             denied: device_files(root)
                 .into_iter()
@@ -172,29 +172,4 @@ fn ask_cuda() -> Result<Cuda, String> {
         Ok(Cuda { version, gpus })
     };
     ask().map_err(|error| error.to_string())
-}
-
-/// The one that the user names, else the usual ones.
-fn ask_compiler() -> Result<String, String> {
-    let named = std::env::var("CXX").ok().filter(|name| !name.is_empty());
-    let names = match &named {
-        Some(name) => vec![name.as_str()],
-        None => vec!["c++", "g++", "clang++"],
-    };
-    let mut tried = Vec::new();
-    for name in names {
-        // There may be flags behind the program's name.
-        let mut words = name.split_whitespace();
-        let mut command = Command::new(words.next().unwrap_or_default());
-        command.args(words).arg("--version").stdin(Stdio::null());
-        match command.output() {
-            Ok(output) if output.status.success() => {
-                let text = String::from_utf8_lossy(&output.stdout);
-                return Ok(text.lines().next().unwrap_or(name).to_owned());
-            }
-            Ok(output) => tried.push(format!("{name}: {}", output.status)),
-            Err(error) => tried.push(format!("{name}: {error}")),
-        }
-    }
-    Err(tried.join("; "))
 }

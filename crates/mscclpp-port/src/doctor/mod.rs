@@ -42,6 +42,7 @@
 //! [`Hca::nearest`]: crate::Hca::nearest
 
 mod backend;
+mod compiler;
 mod gpu;
 mod hca;
 mod host;

@@ -26,6 +26,8 @@ use crate::refusal::Refused;
 
 /// Longest time between two looks at copies that are under way.
 const GPU_LOOK: Duration = Duration::from_micros(20);
+/// Longest time to park; news of work or of the socket end it sooner.
+const LONGEST_PARK: Duration = Duration::from_secs(1);
 
 /// Runs until the connection is over.
 pub(super) fn run(shared: &Shared, arrival: Wait<TcpStream>, landing: Option<Staging>) {
@@ -353,7 +355,7 @@ impl<'a> Io<'a> {
         let longest = if self.closing() {
             self.shared.deadlines.linger / 10
         } else {
-            Duration::from_secs(1)
+            LONGEST_PARK
         };
         longest.min(self.shared.deadlines.stall / 8)
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, Tag, TcpBootstrap};
 use mscclpp_port::{Error, GpuNetIoConfig, GpuNetIoService, Status};
 use mscclpp_softnic as softnic;
@@ -152,6 +152,14 @@ impl Part {
             done?;
             return Ok(bootstrap.barrier()?);
         }
+        if self.is_victim(bootstrap.rank()) {
+            // It is alone, also where what it was doing needed nobody any more.
+            return done.and_then(|()| Ok(bootstrap.barrier()?));
+        }
+        // In calls they have met already, while they had their channels.
+        if !matches!(moment.what, What::Join | What::Call(_)) {
+            self.others_meet(&bootstrap)?;
+        }
         done
     }
 
@@ -291,12 +299,18 @@ impl Part {
         backend: &'static Backend,
         half: Half,
     ) -> TestResult {
-        let rank = bootstrap.rank();
         let fixture = Fixture::over(context, backend, &Setup::default(), bootstrap.clone())?;
+        bootstrap.barrier()?;
+        let result = self.exchange_over(&fixture, bootstrap, half);
+        let_go(fixture)?;
+        result
+    }
+
+    fn exchange_over(&self, fixture: &Fixture, bootstrap: &TcpBootstrap, half: Half) -> TestResult {
+        let rank = bootstrap.rank();
         let memory = fixture.register(&fixture.buffer(BYTES)?)?;
         let communicator = &fixture.communicator;
         let partners = self.partners(rank);
-        bootstrap.barrier()?;
         let at = |this: Half| {
             if this == half {
                 self.moment(rank);
@@ -338,8 +352,20 @@ impl Part {
         backend: &'static Backend,
         operation: Operation,
     ) -> TestResult {
-        let rank = bootstrap.rank();
         let fixture = Fixture::over(context, backend, &Setup::default(), bootstrap.clone())?;
+        let result = self.call_over(context, &fixture, bootstrap, operation);
+        let_go(fixture)?;
+        result
+    }
+
+    fn call_over(
+        &self,
+        context: &Context,
+        fixture: &Fixture,
+        bootstrap: &TcpBootstrap,
+        operation: Operation,
+    ) -> TestResult {
+        let rank = bootstrap.rank();
         let memory = fixture.register(&fixture.buffer(BYTES)?)?;
         let links = fixture.link(&fixture.peers(), 0, &memory, &memory)?;
         let link = link_to(&links, self.waits_for(rank))?;
@@ -405,7 +431,7 @@ impl Part {
     fn others_go_on(
         &self,
         context: &Context,
-        bootstrap: &Arc<TcpBootstrap>,
+        bootstrap: &TcpBootstrap,
         links: &[Link],
     ) -> TestResult {
         let links: Vec<&Link> = (links.iter())
@@ -422,8 +448,15 @@ impl Part {
             done.iter().all(|done| done.is_ok()),
             "channels between survivors do not work: {done:?}"
         );
+        self.others_meet(bootstrap)
+    }
+
+    /// The survivors' bootstrap works without the victim.
+    fn others_meet(&self, bootstrap: &TcpBootstrap) -> TestResult {
         let survivors: Vec<usize> = (0..RANKS).filter(|rank| *rank != self.victim).collect();
-        Ok(bootstrap.group_barrier(&survivors)?)
+        let met = bootstrap.group_barrier(&survivors);
+        // As text: that the victim is gone is no reason for them, and may not count as one.
+        met.map_err(|error| anyhow!("the others do not go on: {error}"))
     }
 
     fn teardown(
@@ -447,14 +480,20 @@ impl Part {
         if self.victim == RANKS {
             bootstrap.barrier()?;
         }
-        let nic = fixture.nic.clone();
-        drop((links, memory, fixture));
-        nic.as_ref().map_or(Ok(()), gone)
+        drop((links, memory));
+        let_go(fixture)
     }
 }
 
 fn link_to(links: &[Link], peer: usize) -> anyhow::Result<&Link> {
     (links.iter().find(|link| link.peer == peer)).context("a link to each peer")
+}
+
+/// Drops the last of what a rank has on its backend.
+fn let_go(fixture: Fixture) -> TestResult {
+    let nic = fixture.nic.clone();
+    drop(fixture);
+    nic.as_ref().map_or(Ok(()), gone)
 }
 
 /// Fails if a NIC in software still has something.

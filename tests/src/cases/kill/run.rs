@@ -266,10 +266,7 @@ impl<'a> Jobs<'a> {
         let _ = job.tell(victim);
         let limit = Deadline::after(8 * SILENCE + JOIN_TIME + TEARDOWN);
         let (_, line) = job.line(victim, limit)?;
-        // What it needs for the rest of an exchange may have come before.
-        if !matches!(self.what, What::Teardown | What::Exchange(_)) {
-            ensure!(!line.starts_with(ENDED), "it was not disturbed: {line}");
-        }
+        ensure!(!line.starts_with(ENDED), "it was not disturbed: {line}");
         job.expect(victim, CLEAN, limit)?;
         job.end_well(victim, limit)
     }

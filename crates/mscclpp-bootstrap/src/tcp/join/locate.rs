@@ -14,6 +14,11 @@ use crate::{BootstrapError, Deadline, file, interface, socket};
 
 /// How long rank 0 waits for a port that another process is about to give up.
 const PORT_PATIENCE: Duration = Duration::from_secs(2);
+/// Between two attempts to listen there.
+const PORT_PAUSE: Duration = Duration::from_millis(20);
+/// Between two looks for rank 0's file, at first and later.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// The largest file with an address that is read.
 const MAX_FILE: u64 = 4096;
 const FILE_HEAD: &str = "mscclpp-root 1";
@@ -59,7 +64,7 @@ impl Stand {
                 Err(BootstrapError::Io { source, .. })
                     if source.kind() == std::io::ErrorKind::AddrInUse && !patience.expired() =>
                 {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    tokio::time::sleep(PORT_PAUSE).await;
                 }
                 Err(error) => return Err(error),
             }
@@ -150,7 +155,7 @@ pub(super) async fn find(
         Root::Named { host, port } => return look_up(host, *port, deadline).await,
         Root::File(path) => path,
     };
-    let mut pause = Duration::from_millis(2);
+    let mut pause = FIRST_PAUSE;
     loop {
         if let Some(address) = read_notice(path) {
             return Ok(address);
@@ -166,7 +171,7 @@ pub(super) async fn find(
             });
         }
         tokio::time::sleep(pause.min(deadline.remaining())).await;
-        pause = (pause * 2).min(Duration::from_millis(50));
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
