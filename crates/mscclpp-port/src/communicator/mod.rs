@@ -203,7 +203,8 @@ impl Communicator {
     ///
     /// # Errors
     /// Those of [`Context::create_endpoint`]: the peer is told, and its result is
-    /// [`Error::PeerGaveUp`]. Those of sending. The result has errors of its own.
+    /// [`Error::PeerGaveUp`]. Those of sending: try again on another tag, for this half may still be
+    /// on its way. The result has errors of its own.
     pub fn connect(
         &self,
         config: EndpointConfig,
@@ -237,8 +238,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] if the connection leads to another rank. The connection's, if it is down
-    /// already, and those of allocating and registering a token: the peer is told. Those of sending. The
-    /// result has errors of its own.
+    /// already, and those of allocating and registering a token: the peer is told. Those of sending, as
+    /// with [`connect`](Self::connect). The result has errors of its own.
     pub fn build_semaphore(
         &self,
         connection: &Connection,
@@ -302,7 +303,7 @@ impl Communicator {
 }
 
 /// Names the rank that sent a record that cannot be used.
-fn said_by(rank: usize) -> impl Fn(Error) -> Error {
+pub(crate) fn said_by(rank: usize) -> impl Fn(Error) -> Error {
     move |error| match error {
         Error::Record { what, detail } => Error::Record {
             what,

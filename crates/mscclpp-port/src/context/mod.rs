@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use tracing::field::display;
 
 pub use config::ContextConfig;
+pub(crate) use queues::incompatible;
 
 use crate::arrival::Arrival;
 use crate::async_errors::{AsyncError, AsyncErrors, Listeners};
@@ -244,10 +245,7 @@ impl Context {
         deadline: Deadline,
     ) -> Result<Connection> {
         if !local.config.transport.reaches(remote.transport) {
-            return Err(Error::IncompatibleTransports {
-                local: local.config.transport,
-                remote: remote.transport,
-            });
+            return Err(incompatible(&local, remote));
         }
         let rank = remote.rank();
         let transport = display(local.config.transport);

@@ -101,7 +101,7 @@ impl Context {
         let Some(EndpointQueue { queue, hca, record }) = local.queue.take() else {
             return Err(incompatible(&local, remote));
         };
-        let path = gpu_queue::join(&record, theirs)?;
+        let path = join(&record, (remote, theirs))?;
         let (MadeQueue::Host(queue), Some(port)) = (queue, theirs.port) else {
             return Err(incompatible(&local, remote));
         };
@@ -139,7 +139,7 @@ impl Context {
         let Some(EndpointQueue { queue, hca, record }) = local.queue.take() else {
             return Err(incompatible(&local, remote));
         };
-        let path = gpu_queue::join(&record, theirs)?;
+        let path = join(&record, (remote, theirs))?;
         // The modes are the same, so this is for kernels, too.
         #[cfg_attr(
             not(feature = "ib"),
@@ -247,10 +247,21 @@ impl Context {
     }
 }
 
-fn incompatible(local: &Endpoint, remote: &EndpointRecord) -> Error {
+/// The path between two queues that fit together.
+fn join(
+    record: &QueueRecord,
+    (remote, theirs): (&EndpointRecord, &QueueRecord),
+) -> Result<gpu_queue::Path> {
+    let rank = remote.rank();
+    gpu_queue::join(record, theirs).map_err(|reason| Error::IncompatibleEndpoints { rank, reason })
+}
+
+/// Two ends whose transports do not meet.
+pub(crate) fn incompatible(local: &Endpoint, remote: &EndpointRecord) -> Error {
     Error::IncompatibleTransports {
         local: local.config.transport,
         remote: remote.transport,
+        rank: remote.rank(),
     }
 }
 

@@ -130,12 +130,17 @@ pub enum Error {
 
     /// The two ends of a connection were made for transports that do not reach each other. Both
     /// ends get this error.
-    #[error("an endpoint for {local} cannot connect to one for {remote}")]
+    #[error(
+        "an endpoint for {local} cannot connect to one for {remote} (that of rank {})",
+        RankName(*rank)
+    )]
     IncompatibleTransports {
         /// This end.
         local: TransportKind,
         /// The other end.
         remote: TransportKind,
+        /// The other end's rank, when known.
+        rank: Option<usize>,
     },
 
     /// A record of a peer that cannot be used.
@@ -208,8 +213,10 @@ pub enum Error {
     },
 
     /// The two ends of a connection over HCAs do not fit together. Both ends get this error.
-    #[error("the two endpoints cannot be connected: {reason}")]
+    #[error("the two endpoints cannot be connected: {reason} (the other is that of rank {})", RankName(*rank))]
     IncompatibleEndpoints {
+        /// The other end's rank, when known.
+        rank: Option<usize>,
         /// What does not fit.
         reason: String,
     },

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::record::EdgeRecord;
 use super::{GpuNetIoService, is_of_another};
+use crate::communicator::said_by;
 use crate::connection::Connection;
 use crate::endpoint::{Endpoint, MAX_RECORD};
 use crate::error::{Error, Result};
@@ -20,7 +21,7 @@ use crate::message;
 use crate::random::random_u64;
 
 /// The number that these messages take among the layers between users and bootstrap.
-const LAYER: u8 = 3;
+pub(super) const LAYER: u8 = 3;
 const WHAT: &str = "queues on demand";
 const WAITING: &str = "waiting for queues of";
 /// So much longer than its call a refusal may take: also one that is due when the time is up is said.
@@ -101,7 +102,7 @@ impl Line<'_> {
         let bytes = (self.bootstrap)
             .recv(self.peer, tag, deadline)
             .map_err(|error| self.failed(WAITING, error))?;
-        Message::decode(&bytes)
+        Message::decode(&bytes).map_err(said_by(self.peer))
     }
 
     /// An error when the time is up though messages have come: a bad peer has no end of those that lead

@@ -9,7 +9,7 @@ use mscclpp_bootstrap::{Deadline, Plan, Tag};
 use super::GpuNetIoService;
 use super::record::EdgeRecord;
 use crate::connection::Connection;
-use crate::context::Context;
+use crate::context::{Context, incompatible};
 use crate::control::Route;
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointRecord};
 use crate::error::{Error, Result};
@@ -115,16 +115,6 @@ fn of_peer(peer: usize, error: &Error) -> Error {
     }
 }
 
-/// The reason why two ends do not fit, with whose the other is.
-fn with_peer(error: Error, peer: usize) -> Error {
-    match error {
-        Error::IncompatibleEndpoints { reason } => Error::IncompatibleEndpoints {
-            reason: format!("{reason} (the other end is that of rank {peer})"),
-        },
-        error => error,
-    }
-}
-
 /// One queue whose other end is known.
 struct Joint {
     peer: usize,
@@ -151,10 +141,7 @@ impl Joint {
                 detail: format!("it is no queue of rank {peer}"),
             })?;
         if !config.transport.reaches(remote.transport) {
-            return Err(Error::IncompatibleTransports {
-                local: config.transport,
-                remote: remote.transport,
-            });
+            return Err(incompatible(&endpoint, remote));
         }
         let context = service.communicator.context();
         let status = context.new_status(Some(peer), config.transport)?;
@@ -163,9 +150,8 @@ impl Joint {
         // Who waits for a stream that does not come gives up first. Then it tells those that wait for
         // its wires, and is named instead of them.
         let streams = Deadline::after(deadline.remaining() / 2);
-        let (end, mut handshake, route) = (context
-            .join_queue(endpoint, remote, theirs, &status, streams))
-        .map_err(|error| with_peer(error, peer))?;
+        let (end, mut handshake, route) =
+            context.join_queue(endpoint, remote, theirs, &status, streams)?;
         handshake.deadline = deadline;
         Ok(Self {
             peer,

@@ -164,7 +164,7 @@ fn other_transports(context: &Context, backend: &'static Backend) -> TestResult 
     };
     let error = (connect(&fixture, endpoint).err()).context("it is taken")?;
     ensure!(
-        matches!(error, Error::IncompatibleTransports { .. }),
+        matches!(error, Error::IncompatibleTransports { rank: Some(rank), .. } if rank != context.rank()),
         "{error:?}"
     );
     no_queue(&fixture)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mscclpp_bootstrap::{Bootstrap, Deadline, Recording};
+use mscclpp_bootstrap::{Bootstrap, Deadline, Recording, Tag};
 use mscclpp_softnic::{ControlOperation, Device as Nic, FaultPlan, State};
 
 use super::world::{PATIENCE, Part, is_empty, nics, service, set_up, set_up_alike, world};
@@ -40,6 +40,17 @@ fn ask(services: &[GpuNetIoService], counts: [u32; 2], within: [Duration; 2]) ->
             })
             .map(|rank| rank.join().unwrap())
     })
+}
+
+#[test]
+fn gpunetio_who_sends_nonsense_to_a_call_on_demand_is_named() {
+    let (ranks, nics) = (world(2), nics(2));
+    let services = services(&ranks, &nics);
+    let tag = Tag::layered(crate::gpu_net_io_service::demand::LAYER, 4);
+    ranks[1].send(0, tag, b"nonsense", soon()).unwrap();
+    let error = (services[0].connect_on_demand(1, 1, 4, soon())).unwrap_err();
+    assert!(matches!(error, Error::Record { .. }), "{error}");
+    assert!(error.to_string().contains("rank 1 sent it"), "{error}");
 }
 
 #[test]
