@@ -197,6 +197,19 @@ impl Communicator {
         Ok(self.line(rank, tag)?.receive(Kind::Memory, make))
     }
 
+    /// Both of the above, such that halves of several threads do not cross.
+    pub(crate) fn exchange_memory(
+        &self,
+        memory: &RegisteredMemory,
+        rank: usize,
+        tag: u32,
+    ) -> Result<Pending<RegisteredMemory>> {
+        let line = self.line(rank, tag)?;
+        let _halves = line.one_exchange();
+        self.send_memory(memory, rank, tag)?;
+        self.recv_memory(rank, tag)
+    }
+
     /// Connects to `rank`, who must do the same on the same tag, with an endpoint that can be
     /// connected to this one. The result is there when the peer's half has come; from then on the
     /// connection may take as long as the bootstrap's timeout to come up, which nobody has to wait for.

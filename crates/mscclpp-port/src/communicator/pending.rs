@@ -95,6 +95,11 @@ impl Line {
         }
     }
 
+    /// For as long as it is held, no other exchange on this line sends a half and queues its receive.
+    pub(super) fn one_exchange(&self) -> MutexGuard<'_, ()> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Sends this rank's half and queues the receive of the peer's. When the half could not be
     /// made, the peer is told, and its half is taken and thrown away.
     pub(super) fn exchange<H, T: Send + Sync + 'static>(
@@ -106,7 +111,7 @@ impl Line {
     where
         H: Send + 'static,
     {
-        let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let _order = self.one_exchange();
         match half {
             Ok((mut half, body)) => {
                 self.send(&Record::new(kind, body))?;

@@ -12,6 +12,8 @@ mod run;
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use mscclpp_port::TransportKind;
+
 use self::fault::Fault;
 use self::moment::{Moment, What, moments};
 pub(super) use self::play::{PART, play};
@@ -74,10 +76,12 @@ fn cuts(context: &Context, number: usize) -> TestResult {
 
 /// The cases of one moment: all of them, or those that this moment has in the quick form. There each
 /// moment sees the faults that are noticed at once and one of silence, and all faults and victims
-/// have their turn. A machine's own HCAs reach past the network namespaces of a job.
+/// have their turn. A machine's own HCAs reach past the network namespaces of a job, and GPUs' memory is
+/// mapped within one only: there is no link to cut.
 fn cases(number: usize, moment: &Moment, profile: Profile) -> Vec<(Fault, usize)> {
     let backend = moment.row.map(|row| &BACKENDS[row]);
-    let own = backend.is_none_or(|of| of.provider.is_some() || !(of.transport)(0).is_ib());
+    let own = backend
+        .is_none_or(|of| of.provider.is_some() || (of.transport)(0) == TransportKind::Ethernet);
     let mut cases = match profile {
         Profile::Full => (Fault::ALL.into_iter())
             .flat_map(|fault| (0..RANKS).map(move |victim| (fault, victim)))

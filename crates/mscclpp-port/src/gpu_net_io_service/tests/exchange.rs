@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT
 //! Exchanges of memory between a set up pair, from several threads.
 
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
-use super::world::{nics, service, set_up_alike, world};
+use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, Tag, forward_bootstrap};
+
+use super::world::{PATIENCE, nics, service, set_up_alike, world};
 use crate::buffer::Buffer;
 use crate::device::Device;
 
@@ -39,4 +43,59 @@ fn gpunetio_exchanges_of_two_threads_with_one_tag_do_not_cross() {
         }
     }
     assert_eq!(crossed, 0);
+}
+
+/// A rank whose peer 1 takes nothing of the communicator's.
+struct Held {
+    inner: Arc<dyn Bootstrap>,
+    says: Sender<()>,
+    held: Mutex<Receiver<()>>,
+}
+
+impl Bootstrap for Held {
+    forward_bootstrap!(inner);
+
+    fn send(&self, to: usize, tag: Tag, data: &[u8], by: Deadline) -> Result<(), BootstrapError> {
+        if to == 1 && tag.value() >> 32 == Tag::layered(1, 0).value() >> 32 {
+            self.says.send(()).unwrap();
+            let _ = self.held.lock().unwrap().recv();
+        }
+        self.inner.send(to, tag, data, by)
+    }
+
+    fn recv(&self, from: usize, tag: Tag, by: Deadline) -> Result<Vec<u8>, BootstrapError> {
+        self.inner.recv(from, tag, by)
+    }
+}
+
+#[test]
+fn gpunetio_a_peer_that_takes_nothing_holds_up_no_exchange_with_another() {
+    let (mut ranks, nics) = (world(3), nics(3));
+    let ((says, said), (release, held)) = (channel(), channel::<()>());
+    ranks[0] = Arc::new(Held {
+        inner: Arc::clone(&ranks[0]),
+        says,
+        held: Mutex::new(held),
+    });
+    let services: Vec<_> = (ranks.iter().zip(&nics))
+        .map(|(rank, nic)| service(rank, nic))
+        .collect();
+    set_up_alike(&services, 1);
+    let buffer = Buffer::new(Device::cpu(), 4096).unwrap();
+    let of = |rank: usize| services[rank].register_memory(&buffer, 0..8).unwrap();
+    let memory = of(0);
+    thread::scope(|scope| {
+        let blocked = scope.spawn(|| services[0].exchange_memory(1, &memory, 9).map(drop));
+        said.recv_timeout(PATIENCE).unwrap();
+        let (done, is_done) = channel();
+        let (services, memory) = (&services, &memory);
+        scope.spawn(move || {
+            services[0].exchange_memory(2, memory, 9).unwrap();
+            done.send(()).unwrap();
+        });
+        let in_time = is_done.recv_timeout(PATIENCE);
+        drop(release);
+        blocked.join().unwrap().unwrap();
+        assert_eq!(in_time, Ok(()));
+    });
 }
