@@ -43,9 +43,19 @@ struct Outcome {
     result: Result<(), LaunchError>,
     /// Of the suite.
     reported: Option<Tally>,
-    /// Names of tests that failed.
-    rows: Vec<String>,
+    failures: Failures,
     log: VecDeque<String>,
+}
+
+/// What the suite says of tests that failed.
+#[derive(Default)]
+struct Failures {
+    /// Their names.
+    rows: Vec<String>,
+    /// What ranks say of them, line by line.
+    reasons: Vec<String>,
+    /// Whether the lines that come are such.
+    within: bool,
 }
 
 /// The counts of all runs that ended.
@@ -137,14 +147,14 @@ pub fn repeat(
 fn run(number: usize, suite: &Path, options: &TestMp, interrupt: &Interrupt) -> Outcome {
     let started = Instant::now();
     let mut last = LastLine::default();
-    let (mut rows, mut log) = (Vec::new(), VecDeque::new());
+    let (mut failures, mut log) = (Failures::default(), VecDeque::new());
     let result = Launch::new(options.ranks, suite)
         .args(options.suite_args())
         .timeout(options.timeout)
         .run(interrupt, &mut |line| {
             if line.index == 0 && line.stream == Stream::Out {
                 last.keep(line);
-                rows.extend(failed_row(&String::from_utf8_lossy(&line.bytes)));
+                failures.line(&String::from_utf8_lossy(&line.bytes));
             }
             keep(&mut log, line);
             Ok(())
@@ -154,8 +164,21 @@ fn run(number: usize, suite: &Path, options: &TestMp, interrupt: &Interrupt) -> 
         took: started.elapsed(),
         result,
         reported: last.0,
-        rows,
+        failures,
         log,
+    }
+}
+
+impl Failures {
+    fn line(&mut self, line: &str) {
+        if let Some(row) = failed_row(line) {
+            self.rows.push(row);
+            self.within = true;
+        } else if self.within && line.starts_with("     ") {
+            self.reasons.push(line.trim_end().to_owned());
+        } else {
+            self.within = false;
+        }
     }
 }
 
@@ -193,7 +216,9 @@ impl Total {
             return say(&format!("run {number}: ok, {tally} ({seconds:.1} s)"));
         }
         self.failed += 1;
-        let mut rows = outcome.rows;
+        let Failures {
+            mut rows, reasons, ..
+        } = outcome.failures;
         if rows.is_empty() {
             rows.push(problem.unwrap_or_else(|| "no test, but the suite".to_owned()));
         }
@@ -206,7 +231,8 @@ impl Total {
         say(&format!(
             "run {number}: FAILED, {tally} ({seconds:.1} s): {names}; see {}",
             log.display()
-        ))
+        ))?;
+        reasons.iter().try_for_each(|reason| say(reason))
     }
 }
 
@@ -224,6 +250,16 @@ fn write(logs: &Path, number: usize, log: &VecDeque<String>) -> io::Result<PathB
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_ranks_say_of_a_failed_test_is_kept() {
+        let mut failures = Failures::default();
+        let said = "PASS A.A (1 ms)\n     12 us\nFAIL A.B (3 ms)\n     rank 1: it is 3\n     not 4\n\
+                    PASS A.C (2 ms)\n     7 us\n";
+        said.lines().for_each(|line| failures.line(line));
+        assert_eq!(failures.rows, ["A.B"]);
+        assert_eq!(failures.reasons, ["     rank 1: it is 3", "     not 4"]);
+    }
 
     #[test]
     fn a_failed_test_is_named_as_the_suite_has_it() {
