@@ -4,6 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
+use std::thread;
 
 use super::news::{Affected, Fault, News, Trouble};
 use super::posts::{Names, Posts};
@@ -126,7 +127,11 @@ impl IbEnd {
             match looked {
                 Ok(()) if sleep => bell.wait(),
                 Ok(()) => {}
-                Err(error) => self.fail(error),
+                Err(error) => {
+                    self.fail(error);
+                    // It may go on for a while, until requests under way have failed.
+                    idle.pause(thread::sleep);
+                }
             }
         }
     }
