@@ -15,9 +15,10 @@ use crate::gpu_net_io_service::GpuNetIoConfig;
 pub(super) const COUNTS: [[i32; 4]; 4] = [[0, 2, 0, 1], [2, 0, 1, 0], [0, 1, 0, 2], [1, 0, 2, 0]];
 /// Queues of each rank.
 pub(super) const QUEUES: u32 = 3;
-/// When a setup is over in which a rank is late, and how late that is.
-pub(super) const SHORT: Duration = Duration::from_millis(1600);
-const LATE: Duration = Duration::from_millis(2100);
+/// When a setup is over in which a rank is late, and how late that is. Before that it has to come to
+/// the step of which the row is, also in a sanitized build.
+pub(super) const SHORT: Duration = Duration::from_millis(2400);
+const LATE: Duration = Duration::from_millis(2900);
 
 /// Who is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
