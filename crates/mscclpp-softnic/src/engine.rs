@@ -19,7 +19,7 @@ use crate::config::{DeviceConfig, EngineMode};
 use crate::error::Error;
 use crate::event::EventQueue;
 use crate::fault::{ControlOperation, FaultKind};
-use crate::lending::{self, Done, LendingThread};
+use crate::lending::{Done, LendingThread};
 use crate::link::{LinkEnd, LinkStream};
 use crate::nic::Nic;
 use crate::shell::Shell;
@@ -258,11 +258,33 @@ impl Drop for Engine {
         let other = |thread: &JoinHandle<()>| thread.thread().id() != current;
         let device = self.inner.name.as_str();
         for thread in [self.thread.take(), lender].into_iter().flatten() {
-            if other(&thread) && lending::ends_in_time(&thread, device) && thread.join().is_err() {
+            if other(&thread) && ends_in_time(&thread, device) && thread.join().is_err() {
                 tracing::warn!(device, "a thread of a NIC in software panicked");
             }
         }
     }
+}
+
+/// How long a device that ends waits for each of its threads. It may be in a call of a
+/// driver that does not return: it is left behind then, and owns what it uses.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+
+/// Whether the thread of a device that has stopped it ends; says so if it does not.
+fn ends_in_time(thread: &JoinHandle<()>, device: &str) -> bool {
+    let until = Instant::now() + ENDS_WITHIN;
+    while !thread.is_finished() {
+        if Instant::now() >= until {
+            tracing::warn!(
+                device,
+                thread = thread.thread().name().unwrap_or_default(),
+                waited = ?ENDS_WITHIN,
+                "a thread does not end, in a driver's call for memory perhaps: it is left behind"
+            );
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 /// Time without news before the engine naps. Until then it yields: whoever is

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use mlx5_queue::MemoryKey;
 use smallvec::SmallVec;
 use thread::Job;
-pub(crate) use thread::{Done, LendingThread, Loan, ends_in_time};
+pub(crate) use thread::{Done, LendingThread, Loan};
 
 use crate::link::LinkEnd;
 use crate::memory::{MemoryRange, NicMemory};

@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
 use mlx5_queue::MemoryKey;
 
@@ -16,10 +15,6 @@ use crate::engine::Inner;
 use crate::memory::{Export, Imported, MemoryRange, NicMemory};
 use crate::nic::SpaceId;
 use crate::nic::loans::Offer;
-
-/// How long a device that ends waits for the thread. It may be in a call of a
-/// driver that does not return: it is left behind then, and owns what it uses.
-const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A registration over one link: this one's or the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,24 +90,6 @@ impl LendingThread {
         self.inner = Weak::new();
         self.thread.take()
     }
-}
-
-/// Whether the thread of a device that has stopped it ends; says so if it does not.
-pub(crate) fn ends_in_time(thread: &JoinHandle<()>, device: &str) -> bool {
-    let until = Instant::now() + ENDS_WITHIN;
-    while !thread.is_finished() {
-        if Instant::now() >= until {
-            tracing::warn!(
-                device,
-                thread = thread.thread().name().unwrap_or_default(),
-                waited = ?ENDS_WITHIN,
-                "a thread does not end, in a driver's call for memory perhaps: it is left behind"
-            );
-            return false;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    true
 }
 
 fn run(inner: &Weak<Inner>, asked: &Receiver<Job>) {
