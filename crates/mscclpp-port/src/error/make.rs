@@ -32,11 +32,13 @@ impl Error {
                 rank: Some(peer),
                 cause: error.to_string(),
             },
-            BootstrapError::Timeout { waited, .. } => Error::Timeout {
-                operation,
-                rank: Some(peer),
-                waited,
-            },
+            BootstrapError::Timeout { waited, .. } | BootstrapError::Underway { waited, .. } => {
+                Error::Timeout {
+                    operation,
+                    rank: Some(peer),
+                    waited,
+                }
+            }
             error => Error::Bootstrap {
                 operation,
                 source: Arc::new(error),

@@ -10,6 +10,7 @@ use crate::testing::{Local, PATIENCE, eventually};
 use crate::transport::TransportKind;
 use mscclpp_device::abi::Status;
 
+mod underway;
 mod waits;
 
 fn pair() -> [Communicator; 2] {
