@@ -190,11 +190,33 @@ impl Communicator {
     /// # Errors
     /// [`Error::InvalidUsage`] when there is no such rank. The result has errors of its own.
     pub fn recv_memory(&self, rank: usize, tag: u32) -> Result<Pending<RegisteredMemory>> {
+        let line = self.line(rank, tag)?;
+        Ok(line.receive(Kind::Memory, self.memory_of(rank)))
+    }
+
+    /// Sends a memory and receives the peer's, in one: no other call with this rank and tag comes
+    /// between.
+    pub(crate) fn exchange_memory(
+        &self,
+        memory: &RegisteredMemory,
+        rank: usize,
+        tag: u32,
+    ) -> Result<Pending<RegisteredMemory>> {
+        let half = ((), memory.serialize()?);
+        let mut make = self.memory_of(rank);
+        let make = move |(): &mut (), record: &[u8], deadline| make(record, deadline);
+        (self.line(rank, tag)?).exchange(Kind::Memory, Ok(half), make)
+    }
+
+    /// Makes a memory of a rank's record.
+    fn memory_of(
+        &self,
+        rank: usize,
+    ) -> impl FnMut(&[u8], Deadline) -> Result<RegisteredMemory> + Send + 'static {
         let context = self.shared.context.clone();
-        let make = move |record: &[u8], deadline| {
+        move |record, deadline| {
             RegisteredMemory::deserialize_by(&context, record, deadline).map_err(said_by(rank))
-        };
-        Ok(self.line(rank, tag)?.receive(Kind::Memory, make))
+        }
     }
 
     /// Connects to `rank`, who must do the same on the same tag, with an endpoint that can be

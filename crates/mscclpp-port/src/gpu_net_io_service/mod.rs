@@ -107,9 +107,6 @@ pub struct GpuNetIoService {
     gid_index: u32,
     state: Mutex<State>,
     pairwise: Pairwise,
-    /// Held while both halves of an exchange of memory are queued: another thread's halves, with the
-    /// same tag, do not come between.
-    exchanging: Mutex<()>,
 }
 
 impl GpuNetIoService {
@@ -157,7 +154,6 @@ impl GpuNetIoService {
             gid_index: config.gid_index,
             state: Mutex::new(State::New),
             pairwise: Pairwise::default(),
-            exchanging: Mutex::new(()),
         })
     }
 
@@ -266,9 +262,7 @@ impl GpuNetIoService {
         if self.queues(peer) == 0 && !self.pairwise.has_queues_to(peer) {
             return Err(no_queue(peer));
         }
-        let _halves = lock(&self.exchanging);
-        self.communicator.send_memory(memory, peer, tag)?;
-        self.communicator.recv_memory(peer, tag)
+        self.communicator.exchange_memory(memory, peer, tag)
     }
 
     /// Makes a semaphore over a connection of this service; the peer does so, too, with its end and
