@@ -207,6 +207,8 @@ fn incompatible_endpoints_are_refused_on_both_ends() {
             Error::IncompatibleTransports {
                 local: TransportKind::Ethernet,
                 remote: TransportKind::IB2,
+                rank: None,
+                tag: None,
             }
         ),
         "{error}"

@@ -191,7 +191,7 @@ impl Communicator {
     /// [`Error::InvalidUsage`] when there is no such rank. The result has errors of its own.
     pub fn recv_memory(&self, rank: usize, tag: u32) -> Result<Pending<RegisteredMemory>> {
         let line = self.line(rank, tag)?;
-        Ok(line.receive(Kind::Memory, self.memory_of(rank)))
+        Ok(line.receive(Kind::Memory, self.memory_of(rank, tag)))
     }
 
     /// Sends a memory and receives the peer's, in one: no other call with this rank and tag comes
@@ -203,7 +203,7 @@ impl Communicator {
         tag: u32,
     ) -> Result<Pending<RegisteredMemory>> {
         let half = ((), memory.serialize()?);
-        let mut make = self.memory_of(rank);
+        let mut make = self.memory_of(rank, tag);
         let make = move |(): &mut (), record: &[u8], deadline| make(record, deadline);
         (self.line(rank, tag)?).exchange(Kind::Memory, Ok(half), make)
     }
@@ -212,10 +212,12 @@ impl Communicator {
     fn memory_of(
         &self,
         rank: usize,
+        tag: u32,
     ) -> impl FnMut(&[u8], Deadline) -> Result<RegisteredMemory> + Send + 'static {
         let context = self.shared.context.clone();
         move |record, deadline| {
-            RegisteredMemory::deserialize_by(&context, record, deadline).map_err(said_by(rank))
+            RegisteredMemory::deserialize_by(&context, record, deadline)
+                .map_err(Error::said_by(rank, tag))
         }
     }
 
@@ -246,10 +248,14 @@ impl Communicator {
                 operation: "connect",
                 detail: "the endpoint is connected already".into(),
             })?;
-            let remote = EndpointRecord::decode(record).map_err(said_by(rank))?;
-            check_owner("endpoint", remote.rank(), rank)?;
             // Not the caller's deadline: it comes up by itself, when the peer has asked, too.
-            let connection = context.connect_to(local, &remote, Deadline::after(timeout))?;
+            let deadline = Deadline::after(timeout);
+            let connection = EndpointRecord::decode(record)
+                .and_then(|remote| {
+                    check_owner("endpoint", remote.rank(), rank)?;
+                    context.connect_to(local, &remote, deadline)
+                })
+                .map_err(Error::said_by(rank, tag))?;
             peers.enter(connection.sticky(), rank, tag);
             Ok(connection)
         })
@@ -283,8 +289,11 @@ impl Communicator {
         let connection = connection.clone();
         let pending = line.exchange(Kind::Semaphore, half, move |own, record, deadline| {
             let remote = RegisteredMemory::deserialize_by(&context, record, deadline)
-                .map_err(said_by(rank))?;
-            check_owner("semaphore", remote.owner_rank(), rank)?;
+                .and_then(|remote| {
+                    check_owner("semaphore", remote.owner_rank(), rank)?;
+                    Ok(remote)
+                })
+                .map_err(Error::said_by(rank, tag))?;
             Ok(Semaphore::new(connection.clone(), own.clone(), remote))
         })?;
         Ok(pending.over(&status))
@@ -323,17 +332,6 @@ impl Communicator {
     }
 }
 
-/// Names the rank that sent a record that cannot be used.
-fn said_by(rank: usize) -> impl Fn(Error) -> Error {
-    move |error| match error {
-        Error::Record { what, detail } => Error::Record {
-            what,
-            detail: format!("rank {rank} sent it: {detail}"),
-        },
-        error => error,
-    }
-}
-
 /// Refuses what a rank sends as its own and another has said.
 fn check_owner(what: &'static str, owner: Option<usize>, rank: usize) -> Result<()> {
     if owner == Some(rank) {
@@ -342,7 +340,7 @@ fn check_owner(what: &'static str, owner: Option<usize>, rank: usize) -> Result<
     let owner = owner.map_or("of no rank".into(), |owner| format!("that of rank {owner}"));
     Err(Error::Record {
         what,
-        detail: format!("rank {rank} sent it, and it is {owner}"),
+        detail: format!("it is {owner}, not that of rank {rank}"),
     })
 }
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, Tag};
 
 use super::record::{Kind, Record};
-use super::said_by;
 use super::slot::{Receive, Slot};
 use crate::error::{Error, Result};
 use crate::status::StickyStatus;
@@ -239,7 +238,7 @@ impl Line {
                 );
                 Error::bootstrap(operation, self.rank, error)
             })?;
-        let record = Record::decode(&bytes).map_err(said_by(self.rank));
+        let record = Record::decode(&bytes).map_err(Error::said_by(self.rank, self.tag));
         Ok(record.and_then(|record| {
             if record.kind != expected {
                 return Err(Error::WrongRecord {

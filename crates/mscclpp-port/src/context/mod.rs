@@ -37,6 +37,7 @@ use crate::sync::lock_plain as lock;
 use crate::trace::LinkTrace;
 use crate::transport::{Transport, TransportKind};
 use crate::watcher::Watcher;
+pub(crate) use queues::incompatible;
 
 /// Names an endpoint. Random.
 type Nonce = [u8; 16];
@@ -244,10 +245,7 @@ impl Context {
         deadline: Deadline,
     ) -> Result<Connection> {
         if !local.config.transport.reaches(remote.transport) {
-            return Err(Error::IncompatibleTransports {
-                local: local.config.transport,
-                remote: remote.transport,
-            });
+            return Err(incompatible(&local, remote));
         }
         let rank = remote.rank();
         let transport = display(local.config.transport);

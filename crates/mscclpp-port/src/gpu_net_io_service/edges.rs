@@ -9,7 +9,7 @@ use mscclpp_bootstrap::{Deadline, Plan, Tag};
 use super::GpuNetIoService;
 use super::record::EdgeRecord;
 use crate::connection::Connection;
-use crate::context::Context;
+use crate::context::{Context, incompatible};
 use crate::control::Route;
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointRecord};
 use crate::error::{Error, Result};
@@ -67,15 +67,13 @@ impl Allocated {
         let bootstrap = service.bootstrap();
         let mut queues = Vec::new();
         for (peer, endpoints) in self.0 {
+            let said_by = Error::said_by(peer, setup.0);
             let waiting = format!("waiting for queues of rank {peer}");
             let record = loop {
                 let bytes = (bootstrap.recv(peer, tag, deadline))
                     .map_err(|error| Error::bootstrap(&*waiting, peer, error))?;
-                let record = EdgeRecord::decode(&bytes).map_err(|error| of_peer(peer, &error))?;
-                if !record
-                    .is_stale(number)
-                    .map_err(|error| of_peer(peer, &error))?
-                {
+                let record = EdgeRecord::decode(&bytes).map_err(&said_by)?;
+                if !record.is_stale(number).map_err(&said_by)? {
                     break record;
                 }
                 // A bad peer has no end of them.
@@ -88,40 +86,23 @@ impl Allocated {
                 }
             };
             if record.queues.len() != endpoints.len() {
-                return Err(Error::Record {
+                return Err(said_by(Error::Record {
                     what: "edge",
                     detail: format!(
-                        "rank {peer} made {} queues where {} were agreed on",
+                        "it tells of {} queues where {} were agreed on",
                         record.queues.len(),
                         endpoints.len()
                     ),
-                });
+                }));
             }
             for (index, (endpoint, remote)) in endpoints.into_iter().zip(&record.queues).enumerate()
             {
-                let queue = Joint::new(service, endpoint, (peer, remote), setup.0, deadline)?;
+                let queue = Joint::new(service, endpoint, (peer, remote), setup.0, deadline)
+                    .map_err(&said_by)?;
                 queues.push((index == 0, queue));
             }
         }
         Ok(Joined(queues))
-    }
-}
-
-/// A record that cannot be used, with whose it is.
-fn of_peer(peer: usize, error: &Error) -> Error {
-    Error::Record {
-        what: "edge",
-        detail: format!("rank {peer} sent it: {error}"),
-    }
-}
-
-/// The reason why two ends do not fit, with whose the other is.
-fn with_peer(error: Error, peer: usize) -> Error {
-    match error {
-        Error::IncompatibleEndpoints { reason } => Error::IncompatibleEndpoints {
-            reason: format!("{reason} (the other end is that of rank {peer})"),
-        },
-        error => error,
     }
 }
 
@@ -151,10 +132,7 @@ impl Joint {
                 detail: format!("it is no queue of rank {peer}"),
             })?;
         if !config.transport.reaches(remote.transport) {
-            return Err(Error::IncompatibleTransports {
-                local: config.transport,
-                remote: remote.transport,
-            });
+            return Err(incompatible(&endpoint, remote));
         }
         let context = service.communicator.context();
         let status = context.new_status(Some(peer), config.transport)?;
@@ -163,9 +141,8 @@ impl Joint {
         // Who waits for a stream that does not come gives up first. Then it tells those that wait for
         // its wires, and is named instead of them.
         let streams = Deadline::after(deadline.remaining() / 2);
-        let (end, mut handshake, route) = (context
-            .join_queue(endpoint, remote, theirs, &status, streams))
-        .map_err(|error| with_peer(error, peer))?;
+        let (end, mut handshake, route) =
+            context.join_queue(endpoint, remote, theirs, &status, streams)?;
         handshake.deadline = deadline;
         Ok(Self {
             peer,
