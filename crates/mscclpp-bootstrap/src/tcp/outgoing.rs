@@ -326,6 +326,7 @@ mod tests {
         assert_eq!(jobs.try_recv().unwrap().number, 1);
         // Nobody writes any more: it is not on its way.
         drop(jobs);
+        outgoing.credit(WINDOW);
         let sent = outgoing.send(Tag::user(0), b"x", soon(), || None::<()>, || {});
         assert!(matches!(sent, Sent::Expired(Waiting::Connection, None)));
     }
