@@ -97,8 +97,9 @@ pub trait Bootstrap: Send + Sync {
     /// Sends one message of any length, empty ones too.
     ///
     /// # Errors
-    /// When the peer does not exist, is gone, or is not reached in time. After a
-    /// timeout the message may or may not arrive.
+    /// When the peer does not exist, is gone, or is not reached in time. After
+    /// [`BootstrapError::Underway`] the message may still arrive, after others it
+    /// does not.
     fn send(
         &self,
         peer: usize,

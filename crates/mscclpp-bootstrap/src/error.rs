@@ -86,6 +86,23 @@ pub enum BootstrapError {
         hint: String,
     },
 
+    /// The time was up while a message was on its way: it may still arrive. After another timeout of
+    /// a send it does not.
+    #[error(
+        "rank {rank} gave up after {waited:?} in {operation}, waiting for rank {peer}: the message is \
+         on its way and may still arrive"
+    )]
+    Underway {
+        /// The rank that sent it.
+        rank: usize,
+        /// The rank that has not taken it.
+        peer: usize,
+        /// What was being sent.
+        operation: String,
+        /// How long it waited.
+        waited: Duration,
+    },
+
     /// A connection was not made in time.
     #[error("no proven connection {with} within {waited:?}{}", Hint(.hint))]
     LinkTimeout {
@@ -369,7 +386,10 @@ impl BootstrapError {
     /// Whether a time limit ended the operation.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
-        matches!(self, Self::Timeout { .. } | Self::LinkTimeout { .. })
+        matches!(
+            self,
+            Self::Timeout { .. } | Self::Underway { .. } | Self::LinkTimeout { .. }
+        )
     }
 
     /// The rank that is gone, when that is the reason.

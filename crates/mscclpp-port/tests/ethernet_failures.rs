@@ -208,6 +208,7 @@ fn incompatible_endpoints_are_refused_on_both_ends() {
                 local: TransportKind::Ethernet,
                 remote: TransportKind::IB2,
                 rank: None,
+                tag: None,
             }
         ),
         "{error}"

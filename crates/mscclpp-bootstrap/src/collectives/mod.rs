@@ -145,6 +145,13 @@ impl<'a, B: Bootstrap + ?Sized> Round<'a, B> {
                 waited: self.deadline.budget(),
                 hint,
             },
+            BootstrapError::Underway { rank, .. } => BootstrapError::Timeout {
+                rank,
+                operation: place,
+                waiting_for: vec![peer],
+                waited: self.deadline.budget(),
+                hint: "its message is on its way".into(),
+            },
             BootstrapError::PeerFailed {
                 rank,
                 observer,

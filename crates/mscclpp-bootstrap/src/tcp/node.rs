@@ -388,18 +388,22 @@ impl Bootstrap for Joined {
         match lane.outgoing.send(tag, data, deadline, gone, connect) {
             Sent::Written => Ok(()),
             Sent::Gone(failure) => Err(node.failure_error(&failure, operation())),
+            Sent::Expired(Waiting::Writer, _) => Err(BootstrapError::Underway {
+                rank: node.rank,
+                peer,
+                operation: operation(),
+                waited: deadline.budget(),
+            }),
             Sent::Expired(waiting, trouble) => Err(BootstrapError::Timeout {
                 rank: node.rank,
                 operation: operation(),
                 waiting_for: vec![peer],
                 waited: deadline.budget(),
                 hint: match (waiting, trouble) {
-                    (Waiting::Connection, Some(trouble)) => trouble,
-                    (Waiting::Connection, None) => "there is no connection yet".into(),
                     (Waiting::Room, _) => {
                         "it has 1 GiB of messages that it has not received; call recv there".into()
                     }
-                    (Waiting::Writer, _) => "the message is on its way and may still arrive".into(),
+                    (_, trouble) => trouble.unwrap_or("there is no connection yet".into()),
                 },
             }),
         }

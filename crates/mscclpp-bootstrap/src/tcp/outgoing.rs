@@ -113,6 +113,7 @@ impl Default for Outgoing {
 pub(crate) enum Waiting {
     Connection,
     Room,
+    /// The message is queued, and goes out when the peer takes more.
     Writer,
 }
 
@@ -270,11 +271,14 @@ impl Outgoing {
                             number = Some(next);
                             state.queued = next;
                             state.untaken = state.untaken.saturating_add(cost);
+                            Waiting::Writer
                         }
                         // The connection has ended; that is about to be recorded.
-                        Err(returned) => data = returned.0.data,
+                        Err(returned) => {
+                            data = returned.0.data;
+                            Waiting::Connection
+                        }
                     }
-                    Waiting::Writer
                 }
                 Link::Idle => {
                     state.link = Link::Connecting;
@@ -320,6 +324,11 @@ mod tests {
         let sent = outgoing.send(Tag::user(0), b"x", soon(), || None::<()>, || {});
         assert!(matches!(sent, Sent::Expired(Waiting::Writer, None)));
         assert_eq!(jobs.try_recv().unwrap().number, 1);
+        // Nobody writes any more: it is not on its way.
+        drop(jobs);
+        outgoing.credit(WINDOW);
+        let sent = outgoing.send(Tag::user(0), b"x", soon(), || None::<()>, || {});
+        assert!(matches!(sent, Sent::Expired(Waiting::Connection, None)));
     }
 
     #[test]

@@ -190,24 +190,35 @@ impl Communicator {
     /// # Errors
     /// [`Error::InvalidUsage`] when there is no such rank. The result has errors of its own.
     pub fn recv_memory(&self, rank: usize, tag: u32) -> Result<Pending<RegisteredMemory>> {
-        let context = self.shared.context.clone();
-        let make = move |record: &[u8], deadline| {
-            RegisteredMemory::deserialize_by(&context, record, deadline).map_err(said_by(rank))
-        };
-        Ok(self.line(rank, tag)?.receive(Kind::Memory, make))
+        let line = self.line(rank, tag)?;
+        Ok(line.receive(Kind::Memory, self.memory_of(rank, tag)))
     }
 
-    /// Both of the above, such that halves of several threads do not cross.
+    /// Sends a memory and receives the peer's, in one: no other call with this rank and tag comes
+    /// between.
     pub(crate) fn exchange_memory(
         &self,
         memory: &RegisteredMemory,
         rank: usize,
         tag: u32,
     ) -> Result<Pending<RegisteredMemory>> {
-        let line = self.line(rank, tag)?;
-        let _halves = line.one_exchange();
-        self.send_memory(memory, rank, tag)?;
-        self.recv_memory(rank, tag)
+        let half = ((), memory.serialize()?);
+        let mut make = self.memory_of(rank, tag);
+        let make = move |(): &mut (), record: &[u8], deadline| make(record, deadline);
+        (self.line(rank, tag)?).exchange(Kind::Memory, Ok(half), make)
+    }
+
+    /// Makes a memory of a rank's record.
+    fn memory_of(
+        &self,
+        rank: usize,
+        tag: u32,
+    ) -> impl FnMut(&[u8], Deadline) -> Result<RegisteredMemory> + Send + 'static {
+        let context = self.shared.context.clone();
+        move |record, deadline| {
+            RegisteredMemory::deserialize_by(&context, record, deadline)
+                .map_err(Error::said_by(rank, tag))
+        }
     }
 
     /// Connects to `rank`, who must do the same on the same tag, with an endpoint that can be
@@ -216,8 +227,9 @@ impl Communicator {
     ///
     /// # Errors
     /// Those of [`Context::create_endpoint`]: the peer is told, and its result is
-    /// [`Error::PeerGaveUp`]. Those of sending: try again on another tag, for this half may still be
-    /// on its way. The result has errors of its own.
+    /// [`Error::PeerGaveUp`]. Those of sending: the same call may be made again. A half that may still
+    /// arrive though the time was up takes the peer's with it, so that both ranks call again. The result
+    /// has errors of its own.
     pub fn connect(
         &self,
         config: EndpointConfig,
@@ -238,10 +250,14 @@ impl Communicator {
                 operation: "connect",
                 detail: "the endpoint is connected already".into(),
             })?;
-            let remote = EndpointRecord::decode(record).map_err(said_by(rank))?;
-            check_owner("endpoint", remote.rank(), rank)?;
             // Not the caller's deadline: it comes up by itself, when the peer has asked, too.
-            let connection = context.connect_to(local, &remote, Deadline::after(timeout))?;
+            let deadline = Deadline::after(timeout);
+            let connection = EndpointRecord::decode(record)
+                .and_then(|remote| {
+                    check_owner("endpoint", remote.rank(), rank)?;
+                    context.connect_to(local, &remote, deadline)
+                })
+                .map_err(Error::said_by(rank, tag))?;
             peers.enter(connection.sticky(), rank, tag);
             Ok(connection)
         })
@@ -275,8 +291,11 @@ impl Communicator {
         let connection = connection.clone();
         let pending = line.exchange(Kind::Semaphore, half, move |own, record, deadline| {
             let remote = RegisteredMemory::deserialize_by(&context, record, deadline)
-                .map_err(said_by(rank))?;
-            check_owner("semaphore", remote.owner_rank(), rank)?;
+                .and_then(|remote| {
+                    check_owner("semaphore", remote.owner_rank(), rank)?;
+                    Ok(remote)
+                })
+                .map_err(Error::said_by(rank, tag))?;
             Ok(Semaphore::new(connection.clone(), own.clone(), remote))
         })?;
         Ok(pending.over(&status))
@@ -315,17 +334,6 @@ impl Communicator {
     }
 }
 
-/// Names the rank that sent a record that cannot be used.
-pub(crate) fn said_by(rank: usize) -> impl Fn(Error) -> Error {
-    move |error| match error {
-        Error::Record { what, detail } => Error::Record {
-            what,
-            detail: format!("rank {rank} sent it: {detail}"),
-        },
-        error => error,
-    }
-}
-
 /// Refuses what a rank sends as its own and another has said.
 fn check_owner(what: &'static str, owner: Option<usize>, rank: usize) -> Result<()> {
     if owner == Some(rank) {
@@ -334,7 +342,7 @@ fn check_owner(what: &'static str, owner: Option<usize>, rank: usize) -> Result<
     let owner = owner.map_or("of no rank".into(), |owner| format!("that of rank {owner}"));
     Err(Error::Record {
         what,
-        detail: format!("rank {rank} sent it, and it is {owner}"),
+        detail: format!("it is {owner}, not that of rank {rank}"),
     })
 }
 

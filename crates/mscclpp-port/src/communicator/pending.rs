@@ -6,10 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use mscclpp_bootstrap::{Bootstrap, Deadline, Tag};
+use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, Tag};
 
 use super::record::{Kind, Record};
-use super::said_by;
 use super::slot::{Receive, Slot};
 use crate::error::{Error, Result};
 use crate::status::StickyStatus;
@@ -28,6 +27,13 @@ pub(super) struct Line {
     order: Mutex<()>,
     queue: Mutex<Queue>,
     changed: Condvar,
+}
+
+/// A record that was not sent in time, or not at all.
+struct Unsent {
+    error: Error,
+    /// It may come to the peer nevertheless.
+    may_arrive: bool,
 }
 
 #[derive(Default)]
@@ -57,6 +63,10 @@ impl Line {
 
     /// Sends one record to the rank.
     pub(super) fn send(&self, record: &Record) -> Result<()> {
+        self.try_send(record).map_err(|unsent| unsent.error)
+    }
+
+    fn try_send(&self, record: &Record) -> Result<(), Unsent> {
         let _span = tracing::debug_span!(
             "send_record",
             rank = self.bootstrap.rank(),
@@ -67,14 +77,21 @@ impl Line {
         .entered();
         let deadline = Deadline::after(self.bootstrap.timeout());
         let tag = Tag::layered(LAYER, self.tag);
+        let bytes = record.encode().map_err(|error| Unsent {
+            error,
+            may_arrive: false,
+        })?;
         (self.bootstrap)
-            .send(self.rank, tag, &record.encode()?, deadline)
+            .send(self.rank, tag, &bytes, deadline)
             .map_err(|error| {
                 let operation = format!(
                     "sending {} to rank {} (tag {})",
                     record.kind, self.rank, self.tag
                 );
-                Error::bootstrap(operation, self.rank, error)
+                Unsent {
+                    may_arrive: matches!(error, BootstrapError::Underway { .. }),
+                    error: Error::bootstrap(operation, self.rank, error),
+                }
             })
     }
 
@@ -95,13 +112,9 @@ impl Line {
         }
     }
 
-    /// For as long as it is held, no other exchange on this line sends a half and queues its receive.
-    pub(super) fn one_exchange(&self) -> MutexGuard<'_, ()> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sends this rank's half and queues the receive of the peer's. When the half could not be
-    /// made, the peer is told, and its half is taken and thrown away.
+    /// made, the peer is told, and its half is taken and thrown away. So it is when this rank's half may
+    /// still arrive though it took too long. When nothing will, the next call takes this one's place.
     pub(super) fn exchange<H, T: Send + Sync + 'static>(
         self: &Arc<Self>,
         kind: Kind,
@@ -111,21 +124,33 @@ impl Line {
     where
         H: Send + 'static,
     {
-        let _order = self.one_exchange();
-        match half {
-            Ok((mut half, body)) => {
-                self.send(&Record::new(kind, body))?;
-                let make = move |bytes: &[u8], deadline| make(&mut half, bytes, deadline);
-                Ok(self.receive(kind, make))
-            }
+        let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let (half, record) = match half {
+            Ok((half, body)) => (Ok(half), Record::new(kind, body)),
             Err(error) => {
-                if let Err(unsent) = self.send(&Record::gave_up(kind, &error.to_string())) {
+                let record = Record::gave_up(kind, &error.to_string());
+                (Err(error), record)
+            }
+        };
+        let sent = self.try_send(&record);
+        let arrives = sent.as_ref().err().is_none_or(|unsent| unsent.may_arrive);
+        let error = match (half, sent) {
+            (Ok(mut half), Ok(())) => {
+                let make = move |bytes: &[u8], deadline| make(&mut half, bytes, deadline);
+                return Ok(self.receive(kind, make));
+            }
+            (Ok(_), Err(unsent)) => unsent.error,
+            (Err(error), sent) => {
+                if let Err(Unsent { error: unsent, .. }) = sent {
                     tracing::warn!(%unsent, "the peer could not be told of a failure");
                 }
-                drop(self.receive(kind, |_, _| Ok(())));
-                Err(error)
+                error
             }
+        };
+        if arrives {
+            drop(self.receive(kind, |_, _| Ok(())));
         }
+        Err(error)
     }
 
     /// Receives until `done`, completing receives in their order. When the connection has failed that
@@ -213,7 +238,7 @@ impl Line {
                 );
                 Error::bootstrap(operation, self.rank, error)
             })?;
-        let record = Record::decode(&bytes).map_err(said_by(self.rank));
+        let record = Record::decode(&bytes).map_err(Error::said_by(self.rank, self.tag));
         Ok(record.and_then(|record| {
             if record.kind != expected {
                 return Err(Error::WrongRecord {

@@ -15,7 +15,9 @@ use crate::endpoint::{Endpoint, EndpointConfig, EndpointQueue, EndpointRecord, M
 use crate::error::{Error, Result};
 #[cfg(feature = "ib")]
 use crate::gpu_queue::IbMode;
-use crate::gpu_queue::{self, Ends, GpuTransport, Handshake, QueueEnd, QueuePlan, QueueRecord};
+use crate::gpu_queue::{
+    self, Ends, GpuTransport, Handshake, Path, QueueEnd, QueuePlan, QueueRecord,
+};
 #[cfg(feature = "ib")]
 use crate::ib::{self, IbQueue};
 use crate::status::StickyStatus;
@@ -101,7 +103,7 @@ impl Context {
         let Some(EndpointQueue { queue, hca, record }) = local.queue.take() else {
             return Err(incompatible(&local, remote));
         };
-        let path = join(&record, (remote, theirs))?;
+        let path = path(&record, theirs, remote)?;
         let (MadeQueue::Host(queue), Some(port)) = (queue, theirs.port) else {
             return Err(incompatible(&local, remote));
         };
@@ -139,7 +141,7 @@ impl Context {
         let Some(EndpointQueue { queue, hca, record }) = local.queue.take() else {
             return Err(incompatible(&local, remote));
         };
-        let path = join(&record, (remote, theirs))?;
+        let path = path(&record, theirs, remote)?;
         // The modes are the same, so this is for kernels, too.
         #[cfg_attr(
             not(feature = "ib"),
@@ -247,22 +249,22 @@ impl Context {
     }
 }
 
-/// The path between two queues that fit together.
-fn join(
-    record: &QueueRecord,
-    (remote, theirs): (&EndpointRecord, &QueueRecord),
-) -> Result<gpu_queue::Path> {
-    let rank = remote.rank();
-    gpu_queue::join(record, theirs).map_err(|reason| Error::IncompatibleEndpoints { rank, reason })
-}
-
-/// Two ends whose transports do not meet.
+/// The error of two ends whose transports do not reach each other.
 pub(crate) fn incompatible(local: &Endpoint, remote: &EndpointRecord) -> Error {
     Error::IncompatibleTransports {
         local: local.config.transport,
         remote: remote.transport,
         rank: remote.rank(),
+        tag: None,
     }
+}
+
+fn path(record: &QueueRecord, theirs: &QueueRecord, remote: &EndpointRecord) -> Result<Path> {
+    gpu_queue::join(record, theirs).map_err(|reason| Error::IncompatibleEndpoints {
+        reason,
+        rank: remote.rank(),
+        tag: None,
+    })
 }
 
 /// An endpoint that is connected to itself has one queue.

@@ -72,6 +72,36 @@ impl fmt::Display for RankName {
     }
 }
 
+/// Whose the other end is, and on which tag, as far as it is known.
+pub(super) struct OtherEnd(pub(super) Option<usize>, pub(super) Option<u32>);
+
+impl fmt::Display for OtherEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(Some(rank), tag) = self else {
+            return Ok(());
+        };
+        write!(f, " (the other end is that of rank {rank}")?;
+        if let Some(tag) = tag {
+            write!(f, ", tag {tag}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// The ranks that were waited for, if any is known.
+pub(super) struct WaitedFor<'a>(pub(super) &'a [usize]);
+
+impl fmt::Display for WaitedFor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        match &names[..] {
+            [] => Ok(()),
+            [one] => write!(f, "; it waited for rank {one}"),
+            _ => write!(f, "; it waited for ranks {}", names.join(", ")),
+        }
+    }
+}
+
 /// Ports and why they cannot be used, as one text.
 #[cfg(feature = "ib")]
 pub(super) fn list(ports: &[crate::nearest::UnusablePort]) -> String {

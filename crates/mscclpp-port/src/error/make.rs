@@ -10,9 +10,32 @@ use mscclpp_device::abi::Trigger;
 use super::{Error, Result};
 
 impl Error {
-    /// This error as the reason why a trigger could not be executed.
-    pub(crate) fn of_trigger(self, trigger: Trigger, position: u64) -> Self {
+    /// Names the rank whose record cannot be used, or does not fit, and the tag that it came on.
+    pub(crate) fn said_by(peer: usize, on: u32) -> impl Fn(Error) -> Error {
+        move |error| match error {
+            Error::Record { what, detail } => Error::Record {
+                what,
+                detail: format!("rank {peer} sent it (tag {on}): {detail}"),
+            },
+            Error::IncompatibleTransports { local, remote, .. } => Error::IncompatibleTransports {
+                local,
+                remote,
+                rank: Some(peer),
+                tag: Some(on),
+            },
+            Error::IncompatibleEndpoints { reason, .. } => Error::IncompatibleEndpoints {
+                reason,
+                rank: Some(peer),
+                tag: Some(on),
+            },
+            error => error,
+        }
+    }
+
+    /// This error as the reason why a trigger to a rank could not be executed.
+    pub(crate) fn of_trigger(self, trigger: Trigger, position: u64, rank: Option<usize>) -> Self {
         Error::Trigger {
+            rank,
             trigger,
             position,
             cause: Arc::new(self),
@@ -32,11 +55,13 @@ impl Error {
                 rank: Some(peer),
                 cause: error.to_string(),
             },
-            BootstrapError::Timeout { waited, .. } => Error::Timeout {
-                operation,
-                rank: Some(peer),
-                waited,
-            },
+            BootstrapError::Timeout { waited, .. } | BootstrapError::Underway { waited, .. } => {
+                Error::Timeout {
+                    operation,
+                    rank: Some(peer),
+                    waited,
+                }
+            }
             error => Error::Bootstrap {
                 operation,
                 source: Arc::new(error),

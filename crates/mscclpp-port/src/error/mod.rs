@@ -25,7 +25,7 @@ use crate::transport::TransportKind;
 use crate::verbs::VerbsError;
 #[cfg(feature = "ib")]
 use describe::list;
-use describe::{Described, Hint, RankName};
+use describe::{Described, Hint, OtherEnd, RankName, WaitedFor};
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -130,17 +130,16 @@ pub enum Error {
 
     /// The two ends of a connection were made for transports that do not reach each other. Both
     /// ends get this error.
-    #[error(
-        "an endpoint for {local} cannot connect to one for {remote} (that of rank {})",
-        RankName(*rank)
-    )]
+    #[error("an endpoint for {local} cannot connect to one for {remote}{}", OtherEnd(*rank, *tag))]
     IncompatibleTransports {
         /// This end.
         local: TransportKind,
         /// The other end.
         remote: TransportKind,
-        /// The other end's rank, when known.
+        /// The rank of the other end, when known.
         rank: Option<usize>,
+        /// The tag that the two ranks connect on, where they do so by one.
+        tag: Option<u32>,
     },
 
     /// A record of a peer that cannot be used.
@@ -213,12 +212,14 @@ pub enum Error {
     },
 
     /// The two ends of a connection over HCAs do not fit together. Both ends get this error.
-    #[error("the two endpoints cannot be connected: {reason} (the other is that of rank {})", RankName(*rank))]
+    #[error("the two endpoints cannot be connected: {reason}{}", OtherEnd(*rank, *tag))]
     IncompatibleEndpoints {
-        /// The other end's rank, when known.
-        rank: Option<usize>,
         /// What does not fit.
         reason: String,
+        /// The rank of the other end, when known.
+        rank: Option<usize>,
+        /// The tag that the two ranks connect on, where they do so by one.
+        tag: Option<u32>,
     },
 
     /// A transport stands for no HCA that this build can use.
@@ -429,13 +430,16 @@ pub enum Error {
     /// A proxy was stopped before all that was asked of it was done.
     #[error(
         "the proxy did not finish within {waited:?}: {triggers} triggers were not executed, or \
-         what they started was not acknowledged"
+         what they started was not acknowledged{}",
+        WaitedFor(ranks)
     )]
     NotDrained {
         /// Triggers pushed and not executed.
         triggers: u64,
         /// How long it was waited for.
         waited: Duration,
+        /// The ranks that it waited for, as far as they are known.
+        ranks: Vec<usize>,
     },
 
     /// A trigger names a memory that was never added to its service.
@@ -470,8 +474,10 @@ pub enum Error {
     },
 
     /// A trigger that is no operation. Ends the connection of its semaphore.
-    #[error("FIFO position {position}: {cause}")]
+    #[error("FIFO position {position}, connection to rank {}: {cause}", RankName(*rank))]
     BadTrigger {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
         /// Its position in the FIFO.
         position: u64,
         /// What is wrong with it.
@@ -479,8 +485,13 @@ pub enum Error {
     },
 
     /// A trigger that could not be executed. Ends the connection of its semaphore.
-    #[error("{} (FIFO position {position}) failed: {cause}", Described(trigger))]
+    #[error(
+        "{} (FIFO position {position}, connection to rank {}) failed: {cause}",
+        Described(trigger), RankName(*rank)
+    )]
     Trigger {
+        /// The rank behind the connection, when known.
+        rank: Option<usize>,
         /// What the kernel asked for.
         trigger: Trigger,
         /// Its position in the FIFO.

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use super::record::EdgeRecord;
 use super::{GpuNetIoService, is_of_another};
-use crate::communicator::said_by;
 use crate::connection::Connection;
 use crate::endpoint::{Endpoint, MAX_RECORD};
 use crate::error::{Error, Result};
@@ -102,7 +101,7 @@ impl Line<'_> {
         let bytes = (self.bootstrap)
             .recv(self.peer, tag, deadline)
             .map_err(|error| self.failed(WAITING, error))?;
-        Message::decode(&bytes).map_err(said_by(self.peer))
+        Message::decode(&bytes).map_err(Error::said_by(self.peer, self.tag))
     }
 
     /// An error when the time is up though messages have come: a bad peer has no end of those that lead
@@ -182,7 +181,8 @@ pub(super) fn connect(
             if remote.rank() != Some(peer) {
                 return Err(line.gave_up("it sent queues of another rank".into()));
             }
-            let connection = context.connect_to(local, remote, deadline)?;
+            let connection =
+                (context.connect_to(local, remote, deadline)).map_err(Error::said_by(peer, tag))?;
             service.communicator.adopt(connection.sticky(), peer, tag);
             Ok(connection)
         })

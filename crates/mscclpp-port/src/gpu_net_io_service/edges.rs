@@ -67,15 +67,13 @@ impl Allocated {
         let bootstrap = service.bootstrap();
         let mut queues = Vec::new();
         for (peer, endpoints) in self.0 {
+            let said_by = Error::said_by(peer, setup.0);
             let waiting = format!("waiting for queues of rank {peer}");
             let record = loop {
                 let bytes = (bootstrap.recv(peer, tag, deadline))
                     .map_err(|error| Error::bootstrap(&*waiting, peer, error))?;
-                let record = EdgeRecord::decode(&bytes).map_err(|error| of_peer(peer, &error))?;
-                if !record
-                    .is_stale(number)
-                    .map_err(|error| of_peer(peer, &error))?
-                {
+                let record = EdgeRecord::decode(&bytes).map_err(&said_by)?;
+                if !record.is_stale(number).map_err(&said_by)? {
                     break record;
                 }
                 // A bad peer has no end of them.
@@ -88,30 +86,23 @@ impl Allocated {
                 }
             };
             if record.queues.len() != endpoints.len() {
-                return Err(Error::Record {
+                return Err(said_by(Error::Record {
                     what: "edge",
                     detail: format!(
-                        "rank {peer} made {} queues where {} were agreed on",
+                        "it tells of {} queues where {} were agreed on",
                         record.queues.len(),
                         endpoints.len()
                     ),
-                });
+                }));
             }
             for (index, (endpoint, remote)) in endpoints.into_iter().zip(&record.queues).enumerate()
             {
-                let queue = Joint::new(service, endpoint, (peer, remote), setup.0, deadline)?;
+                let queue = Joint::new(service, endpoint, (peer, remote), setup.0, deadline)
+                    .map_err(&said_by)?;
                 queues.push((index == 0, queue));
             }
         }
         Ok(Joined(queues))
-    }
-}
-
-/// A record that cannot be used, with whose it is.
-fn of_peer(peer: usize, error: &Error) -> Error {
-    Error::Record {
-        what: "edge",
-        detail: format!("rank {peer} sent it: {error}"),
     }
 }
 

@@ -61,6 +61,11 @@ pub trait ProxyHandler: Send + 'static {
         ProxyProgress::default()
     }
 
+    /// The ranks that what was started, or is held, waits for: [`Error::NotDrained`] names them.
+    fn waits_for(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
     /// Sleeps for `nap` at most; returns early when something that was started can go on.
     fn park(&mut self, nap: Duration) {
         thread::sleep(nap);
@@ -230,6 +235,7 @@ impl Proxy {
             return Err(Error::NotDrained {
                 triggers: left.triggers,
                 waited: asked.elapsed(),
+                ranks: left.ranks,
             });
         }
         Ok(())

@@ -18,12 +18,14 @@ pub(super) struct Worker {
 }
 
 /// How a proxy thread ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Left {
     /// Triggers that were pushed and not executed.
     pub(super) triggers: u64,
     /// Whether something that was started was not finished.
     pub(super) busy: bool,
+    /// The ranks that were waited for.
+    pub(super) ranks: Vec<usize>,
 }
 
 impl Worker {
@@ -46,9 +48,9 @@ impl Worker {
                 return self.left(self.fifo.ring().head(), progress.busy);
             }
             if let Some((deadline, end)) = last {
-                let left = self.left(end, progress.busy);
-                if (left.triggers == 0 && !left.busy) || Instant::now() >= deadline {
-                    return left;
+                let done = self.fifo.tail() >= end && !progress.busy;
+                if done || Instant::now() >= deadline {
+                    return self.left(end, progress.busy);
                 }
             }
             if handled > 0 || progress.moved {
@@ -90,6 +92,7 @@ impl Worker {
         Left {
             triggers: end.saturating_sub(self.fifo.tail()),
             busy,
+            ranks: self.handler.waits_for(),
         }
     }
 }

@@ -159,9 +159,13 @@ impl Handler {
                         count(&entry.lane.posts, &trigger);
                     }
                 })
-                .map_err(|cause| cause.of_trigger(trigger, position))
+                .map_err(|cause| cause.of_trigger(trigger, position, connection.peer()))
             }
-            Err(cause) => Err(Error::BadTrigger { position, cause }),
+            Err(cause) => Err(Error::BadTrigger {
+                rank: connection.peer(),
+                position,
+                cause,
+            }),
         };
         match result {
             Ok(Posted::All) => {}
@@ -204,6 +208,16 @@ impl ProxyHandler for Handler {
             busy
         });
         total
+    }
+
+    fn waits_for(&self) -> Vec<usize> {
+        let states = (self.active.iter()).filter_map(|index| self.lanes.get(*index)?.as_ref());
+        let mut ranks: Vec<usize> = states
+            .filter_map(|state| state.lane.connection.peer())
+            .collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
     }
 
     fn park(&mut self, nap: Duration) {

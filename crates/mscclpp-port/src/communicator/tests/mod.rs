@@ -6,10 +6,12 @@ use mscclpp_bootstrap::Deadline;
 
 use super::*;
 use crate::device::Device;
+use crate::gpu_queue::Hca;
 use crate::testing::{Local, PATIENCE, eventually};
 use crate::transport::TransportKind;
 use mscclpp_device::abi::Status;
 
+mod underway;
 mod waits;
 
 fn pair() -> [Communicator; 2] {
@@ -175,6 +177,41 @@ fn an_end_that_cannot_be_made_fails_on_both_ranks() {
     next.unwrap();
     let received = a.recv_memory(1, 0).unwrap();
     assert_eq!(received.get_by(soon()).unwrap().size(), 32);
+}
+
+#[test]
+fn ends_that_do_not_fit_name_each_other_and_the_tag() {
+    let ranks = Local::world(2).0.into_iter().map(|rank| {
+        let mut config = ContextConfig::of_rank(&*rank);
+        config.hca_devices = vec![Hca::named("soft0")];
+        Communicator::with_config(rank, config).unwrap()
+    });
+    let [a, b] = <[_; 2]>::try_from(ranks.collect::<Vec<_>>()).unwrap();
+    let queue = EndpointConfig::gpu_initiated(TransportKind::IB0);
+    let at_a = a.connect(ethernet(), 1, 7).unwrap();
+    let at_b = b.connect(queue, 0, 7).unwrap();
+    for (pending, peer) in [(at_a, 1), (at_b, 0)] {
+        let error = pending.get_by(soon()).unwrap_err();
+        assert!(
+            matches!(error, Error::IncompatibleTransports { .. }),
+            "{error}"
+        );
+        let text = error.to_string();
+        assert!(text.contains(&format!("rank {peer}, tag 7")), "{text}");
+    }
+}
+
+#[test]
+fn a_record_that_nobody_can_read_is_named_by_rank_and_tag() {
+    let ranks = Local::world(2).0;
+    let communicator = Communicator::new(Arc::clone(&ranks[0])).unwrap();
+    let tag = mscclpp_bootstrap::Tag::layered(1, 7);
+    ranks[1].send(0, tag, &[0xc1; 9], soon()).unwrap();
+    let memory = communicator.recv_memory(1, 7).unwrap();
+    let error = memory.get_by(soon()).unwrap_err();
+    assert!(matches!(error, Error::Record { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("rank 1") && text.contains("tag 7"), "{text}");
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! How long a result is waited for, and what that is to whoever else waits.
 
 use super::*;
-use crate::gpu_queue::Hca;
 
 #[test]
 fn a_timeout_names_the_rank_and_loses_nothing() {

@@ -6,15 +6,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::{Bootstrap, Deadline, Recording, Tag};
-use mscclpp_softnic::{ControlOperation, Device as Nic, FaultPlan, State};
+use mscclpp_device::abi::{QueueForm, SignalMode};
+use mscclpp_softnic::{
+    Capabilities, ControlOperation, Device as Nic, DeviceConfig, FaultPlan, State,
+};
 
-use super::world::{PATIENCE, Part, is_empty, nics, service, set_up, set_up_alike, world};
+use super::world::{PATIENCE, Part, is_empty, nic, nics, service, set_up, set_up_alike, world};
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::device::Device;
 use crate::error::{Error, ErrorCode};
-use crate::gpu_net_io_service::{GpuNetIoService, QueueCounts};
-use crate::gpu_queue::Hca;
+use crate::gpu_net_io_service::demand::LAYER;
+use crate::gpu_net_io_service::{GpuNetIoConfig, GpuNetIoService, QueueCounts};
+use crate::gpu_queue::{Hca, IbConfig};
 
 fn soon() -> Deadline {
     Deadline::after(PATIENCE)
@@ -40,17 +44,6 @@ fn ask(services: &[GpuNetIoService], counts: [u32; 2], within: [Duration; 2]) ->
             })
             .map(|rank| rank.join().unwrap())
     })
-}
-
-#[test]
-fn gpunetio_who_sends_nonsense_to_a_call_on_demand_is_named() {
-    let (ranks, nics) = (world(2), nics(2));
-    let services = services(&ranks, &nics);
-    let tag = Tag::layered(crate::gpu_net_io_service::demand::LAYER, 4);
-    ranks[1].send(0, tag, b"nonsense", soon()).unwrap();
-    let error = (services[0].connect_on_demand(1, 1, 4, soon())).unwrap_err();
-    assert!(matches!(error, Error::Record { .. }), "{error}");
-    assert!(error.to_string().contains("rank 1 sent it"), "{error}");
 }
 
 #[test]
@@ -166,6 +159,61 @@ fn gpunetio_queues_on_demand_are_refused_or_given_up_and_the_next_call_works() {
     }
     drop(services);
     assert!(nics.iter().all(is_empty));
+}
+
+#[test]
+fn gpunetio_a_message_on_demand_that_nobody_can_read_is_named_by_rank_and_tag() {
+    let (ranks, nics) = (world(2), nics(1));
+    let service = service(&ranks[0], &nics[0]);
+    let tag = Tag::layered(LAYER, 4);
+    ranks[1].send(0, tag, &[0xc1; 9], soon()).unwrap();
+    let error = service.connect_on_demand(1, 1, 4, soon()).unwrap_err();
+    assert!(matches!(error, Error::Record { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("rank 1") && text.contains("tag 4"), "{text}");
+}
+
+/// Atomic signals, and an HCA that answers none.
+#[test]
+fn gpunetio_queues_on_demand_that_do_not_fit_name_each_other_and_the_tag() {
+    let ranks = world(2);
+    let kinds = [(SignalMode::Atomic, true), (SignalMode::InlineWrite, false)];
+    let services: Vec<_> = (ranks.iter().zip(kinds))
+        .map(|(rank, (signal_mode, atomics))| {
+            let capabilities = Capabilities {
+                atomics,
+                ..Capabilities::default()
+            };
+            let nic = nic(DeviceConfig {
+                capabilities,
+                ..DeviceConfig::default()
+            });
+            let queue = IbConfig {
+                queue_form: QueueForm::Exclusive,
+                signal_mode,
+                ..IbConfig::default()
+            };
+            let config = GpuNetIoConfig {
+                queue,
+                gid_index: 0,
+            };
+            GpuNetIoService::with_config(Arc::clone(rank), nic.into(), Device::cpu(), config)
+                .unwrap()
+        })
+        .collect();
+    let made = ask(&services, [1, 1], [PATIENCE; 2]);
+    for (rank, made) in made.into_iter().enumerate() {
+        let error = made.unwrap_err();
+        assert!(
+            matches!(error, Error::IncompatibleEndpoints { .. }),
+            "{error}"
+        );
+        let text = error.to_string();
+        assert!(
+            text.contains(&format!("rank {}, tag 4", 1 - rank)),
+            "{text}"
+        );
+    }
 }
 
 #[test]

@@ -45,20 +45,23 @@ fn gpunetio_exchanges_of_two_threads_with_one_tag_do_not_cross() {
     assert_eq!(crossed, 0);
 }
 
-/// A rank whose peer 1 takes nothing of the communicator's.
-struct Held {
+/// Takes nothing for a rank until the test ends.
+struct TakesNothing {
     inner: Arc<dyn Bootstrap>,
-    says: Sender<()>,
-    held: Mutex<Receiver<()>>,
+    peer: usize,
+    /// Told when a send to the peer has begun.
+    begun: Sender<()>,
+    ends: Mutex<Receiver<()>>,
 }
 
-impl Bootstrap for Held {
+impl Bootstrap for TakesNothing {
     forward_bootstrap!(inner);
 
     fn send(&self, to: usize, tag: Tag, data: &[u8], by: Deadline) -> Result<(), BootstrapError> {
-        if to == 1 && tag.value() >> 32 == Tag::layered(1, 0).value() >> 32 {
-            self.says.send(()).unwrap();
-            let _ = self.held.lock().unwrap().recv();
+        // What communicators send.
+        if to == self.peer && tag.value() >> 32 == Tag::layered(1, 0).value() >> 32 {
+            self.begun.send(()).unwrap();
+            let _ = self.ends.lock().unwrap().recv();
         }
         self.inner.send(to, tag, data, by)
     }
@@ -71,31 +74,33 @@ impl Bootstrap for Held {
 #[test]
 fn gpunetio_a_peer_that_takes_nothing_holds_up_no_exchange_with_another() {
     let (mut ranks, nics) = (world(3), nics(3));
-    let ((says, said), (release, held)) = (channel(), channel::<()>());
-    ranks[0] = Arc::new(Held {
+    let (begun, has_begun) = channel();
+    let (end, ends) = channel();
+    ranks[0] = Arc::new(TakesNothing {
         inner: Arc::clone(&ranks[0]),
-        says,
-        held: Mutex::new(held),
+        peer: 2,
+        begun,
+        ends: Mutex::new(ends),
     });
     let services: Vec<_> = (ranks.iter().zip(&nics))
         .map(|(rank, nic)| service(rank, nic))
         .collect();
     set_up_alike(&services, 1);
-    let buffer = Buffer::new(Device::cpu(), 4096).unwrap();
-    let of = |rank: usize| services[rank].register_memory(&buffer, 0..8).unwrap();
-    let memory = of(0);
+    let buffer = Buffer::new(Device::cpu(), 64).unwrap();
+    let memories: Vec<_> = (services.iter())
+        .map(|service| service.register_memory(&buffer, 0..64).unwrap())
+        .collect();
+    let (done, is_done) = channel();
     thread::scope(|scope| {
-        let blocked = scope.spawn(|| services[0].exchange_memory(1, &memory, 9).map(drop));
-        said.recv_timeout(PATIENCE).unwrap();
-        let (done, is_done) = channel();
-        let (services, memory) = (&services, &memory);
-        scope.spawn(move || {
-            services[0].exchange_memory(2, memory, 9).unwrap();
-            done.send(()).unwrap();
+        scope.spawn(|| services[0].exchange_memory(2, &memories[0], 5).map(drop));
+        has_begun.recv_timeout(PATIENCE).unwrap();
+        scope.spawn(|| {
+            let healthy = services[0].exchange_memory(1, &memories[0], 5);
+            done.send(healthy.map(drop)).unwrap();
         });
-        let in_time = is_done.recv_timeout(PATIENCE);
-        drop(release);
-        blocked.join().unwrap().unwrap();
-        assert_eq!(in_time, Ok(()));
+        let healthy = is_done.recv_timeout(PATIENCE);
+        // Before anything is asserted: the first exchange waits for this.
+        drop(end);
+        healthy.expect("it is not held up").unwrap();
     });
 }

@@ -23,6 +23,7 @@ fn a_put_with_an_unknown_memory_ends_its_connection_only() {
     };
     let error = error_of(&bench, trigger.encode().unwrap());
     let text = error.to_string();
+    assert!(text.contains("to rank 0"), "{text}");
     assert!(text.contains("memory id 77 is unknown"), "{text}");
     assert!(
         text.contains("8 bytes from memory 77 at offset 5"),
@@ -72,6 +73,7 @@ fn opcodes_that_do_not_exist_end_the_connection() {
         };
         let error = error_of(&bench, trigger);
         assert!(matches!(error, Error::BadTrigger { .. }), "{error}");
+        assert!(error.to_string().contains("to rank 0"), "{error}");
         assert!(
             error.to_string().contains(&format!("opcode {opcode}")),
             "{error}"

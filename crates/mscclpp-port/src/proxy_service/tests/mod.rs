@@ -343,6 +343,24 @@ fn stopping_waits_for_flushes_until_its_deadline() {
 }
 
 #[test]
+fn a_stop_that_comes_to_its_deadline_names_the_ranks_that_it_waited_for() {
+    let bench = Bench::started(3);
+    for semaphore in [1, 0, 2] {
+        bench.fakes[semaphore].finish_flushes(u64::from(semaphore == 0));
+        push(
+            &bench.service,
+            Trigger::Flush {
+                semaphore: semaphore as u32,
+            },
+        );
+    }
+    eventually("the flush that may", || bench.flushed(0) == 2);
+    let deadline = Deadline::after(Duration::from_millis(50));
+    let error = bench.service.stop_proxy_by(deadline).unwrap_err();
+    assert!(error.to_string().contains("ranks 1, 2"), "{error}");
+}
+
+#[test]
 fn a_flush_that_outlived_a_stop_finishes_after_the_restart() {
     let bench = Bench::started(1);
     bench.fakes[0].finish_flushes(0);
