@@ -43,7 +43,7 @@ impl fmt::Display for Hint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Syndrome::REMOTE_ACCESS => {
-                "; the peer does not allow it: it dropped the registration, or registered less"
+                "; the peer does not allow it: it dropped the registration or died, or registered less"
             }
             Syndrome::REMOTE_INVALID_REQUEST => {
                 "; the peer's queue does not allow it: a misaligned word, or atomics that its HCA \

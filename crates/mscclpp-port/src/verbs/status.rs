@@ -84,7 +84,7 @@ statuses! {
     9 RemoteInvalidRequest "REM_INV_REQ_ERR": "the peer's queue does not take this request",
         "a misaligned word, atomics that its HCA lacks, or access that its queue was not given";
     10 RemoteAccess "REM_ACCESS_ERR": "the peer does not allow it",
-        "it dropped the registration, or registered less, or the key is wrong";
+        "it dropped the registration or died, or registered less, or the key is wrong";
     11 RemoteOperation "REM_OP_ERR": "the peer could not finish the request", "its HCA or memory failed";
     12 RetryExceeded "RETRY_EXC_ERR": "nobody acknowledged, and all retries are used up",
         "the peer, its port or the path to it is gone, or its queue pair has failed";
