@@ -157,16 +157,18 @@ impl ControlEnd {
         }
     }
 
-    /// Ends the connection with an error, unless it has ended already. The other end is not told yet.
-    pub(crate) fn fail(&self, error: Error) {
+    /// Ends the connection with an error, unless it has ended already; whether it had not. The other end
+    /// is not told yet.
+    pub(crate) fn fail(&self, error: Error) -> bool {
         if !self.status.fail(error.clone()) {
-            return;
+            return false;
         }
         if self.left.load(SeqCst) {
             tracing::debug!(%error, "a connection has ended");
         } else {
             tracing::warn!(%error, "a connection has failed");
         }
+        true
     }
 
     /// Tells the other end that the connection has failed or is dropped, once there is a way to.

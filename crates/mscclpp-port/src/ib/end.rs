@@ -138,10 +138,20 @@ impl IbEnd {
 
     /// Ends the connection with an error, unless it has ended already.
     pub(super) fn fail(&self, error: Error) {
-        self.control.fail(error);
-        if !self.waits_for_own_error() {
+        // No other completion will tell it.
+        let own = matches!(error, Error::RequestFailed { .. });
+        if !self.control.fail(error.clone()) && own {
+            self.learn(&error);
+        }
+        if own || !self.waits_for_own_error() {
             self.end();
         }
+    }
+
+    /// A request has failed of which the peer's death may be the reason.
+    fn learn(&self, error: &Error) {
+        tracing::warn!(%error, "a request has failed after the connection");
+        self.control.status.learn(error);
     }
 
     /// Whether the peer has died with requests of this end under way: they fail when all retries are
@@ -159,8 +169,7 @@ impl IbEnd {
             (posts.poll(), posts.stalled())
         };
         if let Err(error @ Error::RequestFailed { .. }) = &looked {
-            tracing::warn!(%error, "a request to a peer that died has failed");
-            self.control.status.learn(error);
+            self.learn(error);
         }
         // An HCA that answers for a process that is stopped fails no request, ever.
         if looked.is_err() || stalled > self.control.deadlines.stall || !self.waits_for_own_error()

@@ -92,11 +92,15 @@ fn registered(context: &Context, bytes: u64) -> (Buffer, RegisteredMemory) {
 
 /// The fake's HCA completes a request.
 fn complete(fake: &Fake, id: u64, status: u32) {
+    fake.state().completions.push_back(completion(id, status));
+}
+
+fn completion(id: u64, status: u32) -> sys::ibv_wc {
     let mut completion = sys::ibv_wc::zeroed();
     completion.wr_id = id;
     completion.status = status;
     completion.vendor_err = VENDOR;
-    fake.state().completions.push_back(completion);
+    completion
 }
 
 /// Both ends' errors, which say the same.
@@ -377,6 +381,41 @@ fn ib_a_flushed_request_waits_for_the_cause_and_is_told_without() {
             "{error}"
         );
     }
+}
+
+/// Whoever polls takes a completion for good: also who finds the peer dead by then.
+#[test]
+fn ib_what_has_failed_is_told_whoever_polled_it_when_the_peers_death_is_known() {
+    let fake = fake(GIB);
+    let context = context(fake);
+    let connection = to_itself(&context, ib(IbMode::Host));
+    let (_buffer, memory) = registered(&context, 64);
+    connection.write(&memory, 0, &memory, 0, 64).unwrap();
+    connection.signal(&memory, 8).unwrap();
+    connection.link().kick();
+    eventually("both are posted", || fake.state().posted.len() == 2);
+    // Its calls wait for this.
+    let mut hold = fake.state();
+    let flush = {
+        let connection = connection.clone();
+        std::thread::spawn(move || connection.flush(deadline()))
+    };
+    // It polls; if not yet, it finds the death first, which is right, too.
+    std::thread::sleep(Duration::from_millis(100));
+    connection.sticky().fail(Error::PeerDown {
+        rank: None,
+        cause: "it has died".into(),
+    });
+    hold.completions.extend([
+        completion(0, sys::IBV_WC_REM_ACCESS_ERR),
+        completion(1, sys::IBV_WC_WR_FLUSH_ERR),
+    ]);
+    drop(hold);
+    flush.join().unwrap().unwrap_err();
+    eventually("the request's failure is told", || {
+        let text = connection.status().unwrap().to_string();
+        text.contains("it has died") && text.contains("REM_ACCESS_ERR")
+    });
 }
 
 #[test]
