@@ -13,7 +13,7 @@ use mscclpp_port::{Error, IbConfig, Status};
 use super::guest::{Change, needed};
 use super::name;
 use crate::backend::{BACKENDS, Backend, Setup};
-use crate::cases::jobs::{CHILD, kill};
+use crate::cases::jobs::{CHILD, IDLE, NAMED, kill};
 use crate::fixture::{Fixture, error_of};
 use crate::harness::{Context, Registry, TestResult, watch_parent};
 use crate::kernels::{Call, Flood, Range, Steps};
@@ -195,18 +195,29 @@ pub(in crate::cases) fn play_kill(backend: &'static Backend) -> TestResult {
         thread::sleep(Duration::from_millis(1));
         error = error_of(&link.connection)?;
     }
-    let text = error.to_string();
-    println!("{:?}: {text}", error.status());
+    let counters = link.connection.counters();
+    let idle = posts && !has_failed(&error);
+    let word = if idle { IDLE } else { NAMED };
+    println!("{word} {:?}: {error}", error.status());
     let ended = |status: &Status| match status {
         Status::PeerDown => true,
         Status::QueueError => posts,
         _ => false,
     };
     ensure!(statuses.iter().all(ended), "calls return {statuses:?}");
+    // The last request of each doorbell asks for a completion.
+    ensure!(
+        !idle || counters.completions >= counters.doorbells,
+        "a request under way never failed: {counters:?}"
+    );
     match &error {
         Error::PeerDown {
             rank: Some(VICTIM), ..
-        } if posts == has_failed(&error) => Ok(()),
+        } => Ok(()),
+        // It may be known first.
+        Error::RequestFailed {
+            rank: Some(VICTIM), ..
+        } if posts => Ok(()),
         other => bail!("rank {}: {other:?}", context.rank()),
     }
 }
