@@ -113,4 +113,13 @@ mod tests {
             assert!(text.parse::<Arch>().is_err(), "{text}");
         }
     }
+
+    #[test]
+    fn fuzz_architecture() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            if let Ok(arch) = String::from_utf8_lossy(bytes).parse::<Arch>() {
+                assert_eq!(arch.to_string().parse::<Arch>().unwrap(), arch);
+            }
+        });
+    }
 }
