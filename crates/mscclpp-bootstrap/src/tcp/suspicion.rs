@@ -8,10 +8,11 @@
 //! itself out. Where both lost one, the lower rank speaks first and the higher is
 //! out.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
@@ -42,18 +43,10 @@ pub(super) async fn suspect(node: &Node, rank: usize, cause: String) {
         listens = look_for(node, rank).await;
     }
     if listens == Listens::Yes {
-        node.lock_broken().push((rank, Instant::now()));
+        node.lock_broken().push(Broken::now(rank));
         tokio::time::sleep(if node.rank > rank { HIGHER } else { OTHERS }).await;
-        let mut lost: Vec<usize> = (node.lock_broken().iter())
-            .filter(|(_, at)| at.elapsed() < TOGETHER)
-            .map(|(rank, _)| *rank)
-            .collect();
-        lost.sort_unstable();
-        lost.dedup();
-        // Those that died meanwhile, by what others say, say nothing against this rank.
-        lost.retain(|rank| node.failures.of(*rank).is_none());
         let mut live = Vec::new();
-        for rank in lost {
+        for rank in node.lost() {
             // A process that dies may close its listener late: it counts only while it listens.
             if look_for(node, rank).await == Listens::Yes {
                 live.push(rank);
@@ -65,8 +58,27 @@ pub(super) async fn suspect(node: &Node, rank: usize, cause: String) {
                 "its connections to ranks {live:?} broke at once, and these live"
             ));
         }
+        node.judge(rank);
     }
     node.gone(died(), Spread::Everybody);
+}
+
+/// A peer that lives although its connection to this rank broke.
+pub(super) struct Broken {
+    rank: usize,
+    at: Instant,
+    /// That it is dead is this rank's own verdict.
+    judged: bool,
+}
+
+impl Broken {
+    fn now(rank: usize) -> Self {
+        Self {
+            rank,
+            at: Instant::now(),
+            judged: false,
+        }
+    }
 }
 
 /// What a call of a rank's address found.
@@ -95,7 +107,30 @@ pub(super) async fn look(address: SocketAddr) -> Listens {
 }
 
 impl Node {
-    fn lock_broken(&self) -> std::sync::MutexGuard<'_, Vec<(usize, Instant)>> {
+    fn lock_broken(&self) -> MutexGuard<'_, Vec<Broken>> {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The ranks whose connections broke lately and that say something against this rank: not those
+    /// that died meanwhile, by what others say. That this rank itself took one for dead is no
+    /// excuse: as it loses another, that may have been wrong.
+    fn lost(&self) -> BTreeSet<usize> {
+        (self.lock_broken().iter())
+            .filter(|broken| broken.at.elapsed() < TOGETHER)
+            .filter(|broken| broken.judged || self.failures.of(broken.rank).is_none())
+            .map(|broken| broken.rank)
+            .collect()
+    }
+
+    /// Notes that this rank is about to say that another is dead, unless that is known.
+    fn judge(&self, rank: usize) {
+        let mut broken = self.lock_broken();
+        if self.failures.of(rank).is_none() {
+            let lost = broken.iter_mut().filter(|broken| broken.rank == rank);
+            lost.for_each(|broken| broken.judged = true);
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

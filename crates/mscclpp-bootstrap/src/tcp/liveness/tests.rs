@@ -1,65 +1,14 @@
 // SPDX-License-Identifier: MIT
 //! Ranks of one process whose connections are held up, or that say what is not so.
 
-use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::super::TcpBootstrap;
-use super::super::node::{Node, Spread};
+use super::super::node::Spread;
 use super::super::outgoing::News;
-use crate::failure::{FailureKind, PeerFailure};
-use crate::{Bootstrap, TcpOptions};
-
-const SILENCE: Duration = Duration::from_secs(2);
-
-/// A world on threads of this process, joined.
-fn world(size: usize) -> Vec<TcpBootstrap> {
-    let options = || TcpOptions::new().silence(SILENCE);
-    let rank = |rank| TcpBootstrap::with_options(rank, size, options()).unwrap();
-    let zero = rank(0);
-    let id = zero
-        .create_unique_id_at(IpAddr::V4(Ipv4Addr::LOCALHOST))
-        .unwrap();
-    let join = |bootstrap: TcpBootstrap| {
-        bootstrap.initialize(&id, Duration::from_secs(20)).unwrap();
-        bootstrap.barrier().unwrap();
-        bootstrap
-    };
-    thread::scope(|scope| {
-        let others: Vec<_> = (1..size)
-            .map(|r| scope.spawn(move || join(rank(r))))
-            .collect();
-        let mut all = vec![join(zero)];
-        all.extend(others.into_iter().map(|other| other.join().unwrap()));
-        all
-    })
-}
-
-fn node(bootstrap: &TcpBootstrap) -> &Arc<Node> {
-    &bootstrap.joined.get().unwrap().joined.0
-}
-
-fn dead(bootstrap: &TcpBootstrap) -> Vec<usize> {
-    let mut ranks: Vec<usize> = (node(bootstrap).failures.deaths().iter())
-        .map(|failure| failure.rank)
-        .collect();
-    ranks.sort_unstable();
-    ranks
-}
-
-fn until(what: &str, most: Duration, done: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(begun.elapsed() < most, "{what}: not within {most:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn died(rank: usize, cause: &str) -> PeerFailure {
-    PeerFailure::new(rank, FailureKind::Died, cause)
-}
+use super::super::tests::{SILENCE, dead, died, node, until, world};
+use crate::Bootstrap;
 
 /// No sign of life goes out on the connection of two ranks, as while TCP waits longer and longer
 /// before it sends again what a link has lost.
