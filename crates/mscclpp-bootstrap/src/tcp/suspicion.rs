@@ -6,7 +6,7 @@
 //! ranks that live, and each must not say of the other that it died. Then the one
 //! that lost more connections is the one with which something is wrong: it takes
 //! itself out. Where both lost one, the lower rank speaks first and the higher is
-//! out.
+//! out: it asks the lower one whether it still lets it in.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,16 +18,21 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
 use super::node::{Node, Spread};
+use super::peers;
+use crate::Deadline;
 use crate::failure::{FailureKind, PeerFailure};
+use crate::link::{CallError, Refusal, connect_async};
 
 /// How long the look whether somebody listens may take.
 const LOOK: Duration = Duration::from_millis(300);
 /// A process that ends may close its listener so much later than its connections.
 const ENDS: Duration = Duration::from_millis(100);
 /// How long others have for the same look, before all is known here that there is.
-const OTHERS: Duration = Duration::from_millis(50);
-/// How much longer the higher rank waits before it speaks.
-const HIGHER: Duration = Duration::from_millis(150);
+const OTHERS: Duration = Duration::from_millis(250);
+/// How much longer the higher rank waits for the lower to speak.
+const HIGHER: Duration = Duration::from_millis(600);
+/// How often it asks meanwhile.
+const ASK_EVERY: Duration = Duration::from_millis(50);
 /// Connections that broke within this broke for one reason.
 const TOGETHER: Duration = Duration::from_secs(1);
 
@@ -44,23 +49,57 @@ pub(super) async fn suspect(node: &Node, rank: usize, cause: String) {
     }
     if listens == Listens::Yes {
         node.lock_broken().push(Broken::now(rank));
-        tokio::time::sleep(if node.rank > rank { HIGHER } else { OTHERS }).await;
-        let mut live = Vec::new();
-        for rank in node.lost() {
-            // A process that dies may close its listener late: it counts only while it listens.
-            if look_for(node, rank).await == Listens::Yes {
-                live.push(rank);
-            }
-        }
-        let is_known = node.failures.of(rank).is_some();
-        if live.len() > 1 && !is_known && !node.leaving.load(Ordering::Acquire) {
-            node.excluded(format!(
-                "its connections to ranks {live:?} broke at once, and these live"
-            ));
+        tokio::time::sleep(OTHERS).await;
+        count_losses(node, rank).await;
+        if node.rank > rank {
+            hear_out(node, rank).await;
+            count_losses(node, rank).await;
         }
         node.judge(rank);
     }
     node.gone(died(), Spread::Everybody);
+}
+
+/// Takes this rank out if it lost others beside the one that it suspects.
+async fn count_losses(node: &Node, suspected: usize) {
+    let mut live = Vec::new();
+    for rank in node.lost() {
+        // A process that dies may close its listener late: it counts only while it listens.
+        if look_for(node, rank).await == Listens::Yes {
+            live.push(rank);
+        }
+    }
+    let is_known = node.failures.of(suspected).is_some();
+    if live.len() > 1 && !is_known && !node.leaving.load(Ordering::Acquire) {
+        node.excluded(format!(
+            "its connections to ranks {live:?} broke at once, and these live"
+        ));
+    }
+}
+
+/// Waits until a lower rank, which lives, has said which of the two is out, or is late with that.
+async fn hear_out(node: &Node, rank: usize) {
+    let patience = Deadline::after(HIGHER);
+    let place = node.places.get().and_then(|places| places.get(rank));
+    let Some(call) = place.and_then(|place| peers::call(node, rank, place.address)) else {
+        return;
+    };
+    let open = || {
+        node.failures.of(rank).is_none()
+            && !node.is_excluded()
+            && !node.leaving.load(Ordering::Acquire)
+    };
+    while open() && !patience.expired() {
+        match connect_async(&call, false, patience).await {
+            // It has not yet found that their connection broke, or has not decided.
+            Ok(_) | Err(CallError::Crossing) => tokio::time::sleep(ASK_EVERY).await,
+            Err(CallError::Other(error)) if peers::refused(&error, Refusal::Dead) => {
+                peers::is_out(node, rank);
+            }
+            // It is out itself, ends, or says nothing.
+            Err(_) => return,
+        }
+    }
 }
 
 /// A peer that lives although its connection to this rank broke.

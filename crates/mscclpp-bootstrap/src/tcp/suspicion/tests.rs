@@ -55,3 +55,14 @@ fn one_that_is_out_tells_whom_it_meets_of_itself_only() {
         until("the news", PATIENCE, || dead(&ranks[rank]) == [1]);
     }
 }
+
+/// The connection of ranks 0 and 1 broke, and rank 0 has said so first, although nobody has told
+/// rank 1.
+#[test]
+fn the_higher_rank_hears_what_the_lower_says_of_it() {
+    let ranks = world(3);
+    (node(&ranks[0]).failures).record(died(1, "a test says so"));
+    judges(&ranks[1], 0);
+    assert_eq!(dead(&ranks[1]), [1]);
+    assert_eq!(dead(&ranks[2]), [0; 0]);
+}
