@@ -12,7 +12,7 @@ use rustix::process::{
 };
 
 use crate::body::{run_joined_with, secs};
-use crate::processes::{Rank, Told, world};
+use crate::processes::{Rank, Told, check_in, world};
 
 /// Silence of the default and the time to see it and to tell all.
 const SEEN: Duration = Duration::from_millis(6500);
@@ -100,8 +100,7 @@ fn a_process_that_is_stopped_while_joining_is_named_to_all() {
         let mut ranks: Vec<Rank> = (0..3)
             .map(|rank| Rank::start("silence", rank, 4, directory.path()))
             .collect();
-        // Long enough for them to have checked in.
-        thread::sleep(secs(1));
+        check_in(&ranks[1..]);
         let stopped = Instant::now();
         signal(&ranks[victim], Signal::STOP);
         for r in (0..3).filter(|r| *r != victim) {
