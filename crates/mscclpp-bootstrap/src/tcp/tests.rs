@@ -15,7 +15,11 @@ pub(super) const SILENCE: Duration = Duration::from_secs(2);
 
 /// A world on threads of this process, joined.
 pub(super) fn world(size: usize) -> Vec<TcpBootstrap> {
-    let options = || TcpOptions::new().silence(SILENCE);
+    world_with(size, SILENCE)
+}
+
+pub(super) fn world_with(size: usize, silence: Duration) -> Vec<TcpBootstrap> {
+    let options = || TcpOptions::new().silence(silence);
     let rank = |rank| TcpBootstrap::with_options(rank, size, options()).unwrap();
     let zero = rank(0);
     let id = zero

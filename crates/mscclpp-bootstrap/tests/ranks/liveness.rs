@@ -244,27 +244,6 @@ fn nobody_is_accused_while_all_is_quiet_or_some_leave() {
 }
 
 #[test]
-fn a_large_message_keeps_both_ends_alive() {
-    let options = TcpOptions::new()
-        .timeout(secs(20))
-        .silence(Duration::from_millis(500));
-    run_joined_with(2, options, |b| {
-        let peer = 1 - b.rank();
-        for _ in 0..4 {
-            let deadline = Deadline::after(secs(30));
-            if b.rank() == 0 {
-                b.send(peer, Tag::user(0), &vec![7; 100 << 20], deadline)
-                    .unwrap();
-            } else {
-                b.recv(peer, Tag::user(0), deadline).unwrap();
-            }
-        }
-        b.barrier().unwrap();
-        assert!(b.known_failure().is_none());
-    });
-}
-
-#[test]
 fn the_error_of_one_taken_for_dead_says_so() {
     let error = BootstrapError::Excluded {
         rank: 3,

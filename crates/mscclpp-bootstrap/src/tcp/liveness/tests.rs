@@ -2,24 +2,27 @@
 //! Ranks of one process whose connections are held up, or that say what is not so.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::super::TcpBootstrap;
 use super::super::node::Spread;
 use super::super::outgoing::News;
-use super::super::tests::{SILENCE, dead, died, node, until, world};
-use crate::Bootstrap;
+use super::super::tests::{SILENCE, dead, died, node, until, world, world_with};
+use crate::{Bootstrap, Deadline, Tag};
 
 /// No sign of life goes out on the connection of two ranks, as while TCP waits longer and longer
 /// before it sends again what a link has lost.
 fn hold_up(one: &TcpBootstrap, other: &TcpBootstrap) {
     // Repeated, because what waits to be written ends a hold.
     for _ in 0..10 {
-        for (from, to) in [(one, other), (other, one)] {
-            node(from).peer(to.rank()).outgoing.hold_beats();
-        }
+        hold(one, other);
+        hold(other, one);
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+fn hold(from: &TcpBootstrap, to: &TcpBootstrap) {
+    node(from).peer(to.rank()).outgoing.hold_beats();
 }
 
 #[test]
@@ -72,4 +75,32 @@ fn one_that_is_out_accuses_nobody_but_itself() {
     accuse(0);
     thread::sleep(SILENCE / 4);
     assert_eq!(dead(&ranks[0]), [2]);
+}
+
+/// Nothing but the messages goes from rank 0 to rank 1, for longer than a silence, and rank 1 does not
+/// call.
+#[test]
+fn a_large_message_keeps_both_ends_alive() {
+    const LARGE: usize = 64 << 20;
+    // As long as the default: a busy machine may stop one of the threads for a while.
+    let silence = Duration::from_secs(5);
+    let ranks = world_with(2, silence);
+    let soon = || Deadline::after(Duration::from_secs(60));
+    let begun = Instant::now();
+    node(&ranks[1]).peer(0).heard.lock().called = Some(begun + Duration::from_secs(3600));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let message = vec![7; LARGE];
+            while begun.elapsed() < silence + silence / 2 {
+                // Again and again, because what waits to be written ends a hold.
+                hold(&ranks[0], &ranks[1]);
+                ranks[0].send(1, Tag::user(0), &message, soon()).unwrap();
+            }
+            ranks[0].send(1, Tag::user(0), &[], soon()).unwrap();
+        });
+        while !(ranks[1].recv(0, Tag::user(0), soon()).unwrap()).is_empty() {}
+    });
+    for rank in &ranks {
+        assert_eq!(dead(rank), [0; 0], "told to rank {}", rank.rank());
+    }
 }
