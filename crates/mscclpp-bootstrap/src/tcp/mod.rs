@@ -15,6 +15,8 @@ mod options;
 mod outgoing;
 mod peers;
 mod suspicion;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::future::Future;

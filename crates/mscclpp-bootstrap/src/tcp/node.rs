@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -18,6 +18,7 @@ use super::mailbox::{Mailbox, NoMessage};
 use super::meter::Meter;
 use super::outgoing::{Link, News, Outgoing, Sent, Waiting};
 use super::peers;
+use super::suspicion::Broken;
 use crate::failure::{FailureKind, PeerFailure};
 use crate::link::{LinkId, LinkKey};
 use crate::secret::Secret;
@@ -87,7 +88,7 @@ pub(crate) struct Node {
     peers: Mutex<HashMap<usize, Arc<Peer>>>,
     turns: Turns,
     /// The peers that live although their connections to this rank broke lately.
-    pub(crate) broken: Mutex<Vec<(usize, Instant)>>,
+    pub(super) broken: Mutex<Vec<Broken>>,
     connections: AtomicUsize,
     connection_closed: Notify,
     /// What went over all of them.
@@ -236,9 +237,11 @@ impl Node {
     }
 
     /// Tells a peer, whose connection has just been opened, of earlier deaths: the
-    /// news may have had no way to it until now.
+    /// news may have had no way to it until now. One that is out tells of itself only.
     pub(crate) fn tell_of_deaths(&self, peer: &Peer) {
-        for PeerFailure { rank, cause, .. } in self.failures.deaths() {
+        let own = self.failures.of(self.rank);
+        let deaths = own.map_or_else(|| self.failures.deaths(), |own| vec![own]);
+        for PeerFailure { rank, cause, .. } in deaths {
             peer.outgoing.tell(News::Death { rank, cause });
         }
     }

@@ -121,15 +121,23 @@ async fn connect(node: &Arc<Node>, rank: usize, peer: &Arc<Peer>) -> Result<(), 
 
 /// What an error of a call means for the peer.
 pub(crate) fn describe(node: &Node, rank: usize, error: BootstrapError) -> String {
-    if let BootstrapError::Declined { reason, .. } = &error {
-        if reason == Refusal::Gone.reason() {
-            let failure = PeerFailure::new(rank, FailureKind::Left, "it declined a connection");
-            node.gone(failure, Spread::Nobody);
-        } else if reason == Refusal::Dead.reason() {
-            node.excluded(format!("rank {rank} does not let it in any more"));
-        }
+    if refused(&error, Refusal::Gone) {
+        let failure = PeerFailure::new(rank, FailureKind::Left, "it declined a connection");
+        node.gone(failure, Spread::Nobody);
+    } else if refused(&error, Refusal::Dead) {
+        is_out(node, rank);
     }
     error.to_string()
+}
+
+/// Whether a call was declined for this reason.
+pub(super) fn refused(error: &BootstrapError, refusal: Refusal) -> bool {
+    matches!(error, BootstrapError::Declined { reason, .. } if reason == refusal.reason())
+}
+
+/// This rank is out, as another says that it called.
+pub(super) fn is_out(node: &Node, rank: usize) {
+    node.excluded(format!("rank {rank} does not let it in any more"));
 }
 
 /// Makes the stream that this rank connected the peer's connection.

@@ -6,27 +6,33 @@
 //! ranks that live, and each must not say of the other that it died. Then the one
 //! that lost more connections is the one with which something is wrong: it takes
 //! itself out. Where both lost one, the lower rank speaks first and the higher is
-//! out.
+//! out: it asks the lower one whether it still lets it in.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 
 use super::node::{Node, Spread};
+use super::peers;
+use crate::Deadline;
 use crate::failure::{FailureKind, PeerFailure};
+use crate::link::{CallError, Refusal, connect_async};
 
 /// How long the look whether somebody listens may take.
 const LOOK: Duration = Duration::from_millis(300);
 /// A process that ends may close its listener so much later than its connections.
 const ENDS: Duration = Duration::from_millis(100);
 /// How long others have for the same look, before all is known here that there is.
-const OTHERS: Duration = Duration::from_millis(50);
-/// How much longer the higher rank waits before it speaks.
-const HIGHER: Duration = Duration::from_millis(150);
+const OTHERS: Duration = Duration::from_millis(250);
+/// How much longer the higher rank waits for the lower to speak.
+const HIGHER: Duration = Duration::from_millis(600);
+/// How often it asks meanwhile.
+const ASK_EVERY: Duration = Duration::from_millis(50);
 /// Connections that broke within this broke for one reason.
 const TOGETHER: Duration = Duration::from_secs(1);
 
@@ -42,31 +48,76 @@ pub(super) async fn suspect(node: &Node, rank: usize, cause: String) {
         listens = look_for(node, rank).await;
     }
     if listens == Listens::Yes {
-        node.lock_broken().push((rank, Instant::now()));
-        tokio::time::sleep(if node.rank > rank { HIGHER } else { OTHERS }).await;
-        let mut lost: Vec<usize> = (node.lock_broken().iter())
-            .filter(|(_, at)| at.elapsed() < TOGETHER)
-            .map(|(rank, _)| *rank)
-            .collect();
-        lost.sort_unstable();
-        lost.dedup();
-        // Those that died meanwhile, by what others say, say nothing against this rank.
-        lost.retain(|rank| node.failures.of(*rank).is_none());
-        let mut live = Vec::new();
-        for rank in lost {
-            // A process that dies may close its listener late: it counts only while it listens.
-            if look_for(node, rank).await == Listens::Yes {
-                live.push(rank);
-            }
+        node.lock_broken().push(Broken::now(rank));
+        tokio::time::sleep(OTHERS).await;
+        count_losses(node, rank).await;
+        if node.rank > rank {
+            hear_out(node, rank).await;
+            count_losses(node, rank).await;
         }
-        let is_known = node.failures.of(rank).is_some();
-        if live.len() > 1 && !is_known && !node.leaving.load(Ordering::Acquire) {
-            node.excluded(format!(
-                "its connections to ranks {live:?} broke at once, and these live"
-            ));
-        }
+        node.judge(rank);
     }
     node.gone(died(), Spread::Everybody);
+}
+
+/// Takes this rank out if it lost others beside the one that it suspects.
+async fn count_losses(node: &Node, suspected: usize) {
+    let mut live = Vec::new();
+    for rank in node.lost() {
+        // A process that dies may close its listener late: it counts only while it listens.
+        if look_for(node, rank).await == Listens::Yes {
+            live.push(rank);
+        }
+    }
+    let is_known = node.failures.of(suspected).is_some();
+    if live.len() > 1 && !is_known && !node.leaving.load(Ordering::Acquire) {
+        node.excluded(format!(
+            "its connections to ranks {live:?} broke at once, and these live"
+        ));
+    }
+}
+
+/// Waits until a lower rank, which lives, has said which of the two is out, or is late with that.
+async fn hear_out(node: &Node, rank: usize) {
+    let patience = Deadline::after(HIGHER);
+    let place = node.places.get().and_then(|places| places.get(rank));
+    let Some(call) = place.and_then(|place| peers::call(node, rank, place.address)) else {
+        return;
+    };
+    let open = || {
+        node.failures.of(rank).is_none()
+            && !node.is_excluded()
+            && !node.leaving.load(Ordering::Acquire)
+    };
+    while open() && !patience.expired() {
+        match connect_async(&call, false, patience).await {
+            // It has not yet found that their connection broke, or has not decided.
+            Ok(_) | Err(CallError::Crossing) => tokio::time::sleep(ASK_EVERY).await,
+            Err(CallError::Other(error)) if peers::refused(&error, Refusal::Dead) => {
+                peers::is_out(node, rank);
+            }
+            // It is out itself, ends, or says nothing.
+            Err(_) => return,
+        }
+    }
+}
+
+/// A peer that lives although its connection to this rank broke.
+pub(super) struct Broken {
+    rank: usize,
+    at: Instant,
+    /// That it is dead is this rank's own verdict.
+    judged: bool,
+}
+
+impl Broken {
+    fn now(rank: usize) -> Self {
+        Self {
+            rank,
+            at: Instant::now(),
+            judged: false,
+        }
+    }
 }
 
 /// What a call of a rank's address found.
@@ -95,7 +146,30 @@ pub(super) async fn look(address: SocketAddr) -> Listens {
 }
 
 impl Node {
-    fn lock_broken(&self) -> std::sync::MutexGuard<'_, Vec<(usize, Instant)>> {
+    fn lock_broken(&self) -> MutexGuard<'_, Vec<Broken>> {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The ranks whose connections broke lately and that say something against this rank: not those
+    /// that died meanwhile, by what others say. That this rank itself took one for dead is no
+    /// excuse: as it loses another, that may have been wrong.
+    fn lost(&self) -> BTreeSet<usize> {
+        (self.lock_broken().iter())
+            .filter(|broken| broken.at.elapsed() < TOGETHER)
+            .filter(|broken| broken.judged || self.failures.of(broken.rank).is_none())
+            .map(|broken| broken.rank)
+            .collect()
+    }
+
+    /// Notes that this rank is about to say that another is dead, unless that is known.
+    fn judge(&self, rank: usize) {
+        let mut broken = self.lock_broken();
+        if self.failures.of(rank).is_none() {
+            let lost = broken.iter_mut().filter(|broken| broken.rank == rank);
+            lost.for_each(|broken| broken.judged = true);
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,8 @@
 //! the id of a link.
 
 use std::io::{self, Read, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -257,19 +257,17 @@ fn a_job_joins_through_a_flood_that_knows_the_meetings_id() {
     // The id of the meeting, as somebody on the network sees it: in a rank's first words.
     let mut bytes = id.to_bytes();
     bytes[12..14].copy_from_slice(&between.port().to_le_bytes());
-    let curious = thread::spawn(move || {
+    let (heard, hello) = mpsc::channel();
+    thread::spawn(move || {
         let mut hello = vec![0; HELLO];
         Tcp::accept(&listener).read_exact(&mut hello).unwrap();
-        hello
+        heard.send(hello).unwrap();
     });
     let lured = TcpBootstrap::new(1, world).unwrap();
     let wrong = mscclpp_bootstrap::UniqueId::from_bytes(&redone(bytes)).unwrap();
-    assert!(
-        lured
-            .initialize(&wrong, Duration::from_millis(300))
-            .is_err()
-    );
-    let hello = curious.join().unwrap();
+    let lured = thread::spawn(move || lured.initialize(&wrong, secs(5)).unwrap_err());
+    let hello = hello.recv_timeout(secs(20)).unwrap();
+    lured.join().unwrap();
 
     flooded::<Tcp>(id.address(), hello, 300, move || {
         let start = Instant::now();

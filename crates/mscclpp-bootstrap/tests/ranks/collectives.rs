@@ -118,7 +118,7 @@ fn ranks_in_different_collectives_are_told_so() {
 
 #[test]
 fn a_failed_collective_leaves_nothing_behind_for_the_next() {
-    let options = TcpOptions::new().timeout(std::time::Duration::from_millis(300));
+    let options = TcpOptions::new().timeout(secs(2));
     run_joined_with(2, options, |b| {
         // Rank 1 comes too late for the first barrier, which fails on both.
         let peer = 1 - b.rank();

@@ -92,8 +92,8 @@ fn a_process_that_is_stopped_is_named_by_all_and_hears_the_same_when_it_goes_on(
     use rustix::process::{Pid, Signal, kill_process};
     // Before the silence counts as a death, and because it does.
     let cases = [
-        ("brief gates", 4, 2, 4, "did not answer", "did not answer"),
-        ("brief gates", 8, 0, 4, "did not answer", "did not answer"),
+        ("brief gates", 4, 2, 9, "did not answer", "did not answer"),
+        ("brief gates", 8, 0, 9, "did not answer", "did not answer"),
         ("gates", 4, 2, 7, "has died", "this one, for dead"),
         ("gates", 8, 0, 7, "has died", "this one, for dead"),
     ];

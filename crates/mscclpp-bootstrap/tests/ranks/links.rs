@@ -103,14 +103,24 @@ fn a_link_needs_the_same_key_on_both_ends<W: Way>() {
         LinkKey::derive(None, "test", b"0-1"),
         LinkKey::derive(Some(&JobKey::random().unwrap()), "test", b"0-1"),
     ] {
-        let start = Instant::now();
-        let deadline = Deadline::after(Duration::from_millis(300));
-        let error = W::connect(address, id, &wrong, deadline).err().unwrap();
+        let mut limit = Duration::from_millis(300);
+        let error = loop {
+            let start = Instant::now();
+            let deadline = Deadline::after(limit);
+            let error = W::connect(address, id, &wrong, deadline).err().unwrap();
+            assert!(start.elapsed() < limit + Duration::from_millis(1700));
+            match &error {
+                // A busy machine may not have come to the first proof.
+                BootstrapError::LinkTimeout { hint, .. }
+                    if hint.ends_with("said nothing") && limit < secs(20) => {}
+                _ => break error,
+            }
+            limit *= 2;
+        };
         assert!(
             matches!(error, BootstrapError::ProofRefused { .. }),
             "{error}"
         );
-        assert!(start.elapsed() < secs(2));
     }
     // The right one still gets in.
     let caller = thread::spawn(move || W::connect(address, id, &right, soon()));

@@ -21,7 +21,12 @@ pub(crate) struct Rank {
 
 impl Rank {
     pub(crate) fn start(task: &str, rank: usize, world: usize, directory: &Path) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        if task == "brief gates" {
+            // What does not answer in its time is not to be silent for too long before.
+            command.env("MSCCLPP_SILENCE_TIMEOUT", "20");
+        }
+        let mut child = command
             .args(["processes::child", "--exact", "--ignored", "--nocapture"])
             .env("MSCCLPP_TEST_TASK", task)
             .env("MSCCLPP_RANK", rank.to_string())
@@ -53,6 +58,42 @@ impl Rank {
             }
         }
     }
+}
+
+/// Waits until ranks other than 0 have checked in: each opens its listener when it has proven itself
+/// to rank 0, and checks in next.
+pub(crate) fn check_in(ranks: &[Rank]) {
+    let deadline = Deadline::after(secs(20));
+    for rank in ranks {
+        while !listens(rank.child.id()) {
+            assert!(!deadline.expired(), "a rank does not listen after 20 s");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    // Long enough for the words that follow, and between two signs of life: these are 1 s to 1.25 s
+    // apart.
+    std::thread::sleep(Duration::from_millis(1750));
+}
+
+/// Whether a process has a socket that listens.
+fn listens(process: u32) -> bool {
+    const LISTEN: &str = "0A";
+    let tables = ["tcp", "tcp6"].map(|kind| std::fs::read_to_string(format!("/proc/net/{kind}")));
+    let listening: Vec<String> = (tables.iter().flatten())
+        .flat_map(|table| table.lines().skip(1))
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        // The fourth field is the state, and the tenth the number of the socket.
+        .filter(|fields| fields[3] == LISTEN)
+        .map(|fields| format!("socket:[{}]", fields[9]))
+        .collect();
+    let open = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    // One that is closed meanwhile is none.
+    open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .any(|target| {
+            listening
+                .iter()
+                .any(|socket| *socket == target.to_string_lossy())
+        })
 }
 
 impl Drop for Rank {
@@ -182,7 +223,7 @@ fn child() {
         "silence" => crate::liveness::rank(&b),
         "slow gate" => crate::gates_of_processes::waits(&b),
         "gates" => crate::gates_of_processes::rank(&b, usize::MAX, 30),
-        "brief gates" => crate::gates_of_processes::rank(&b, usize::MAX, 3),
+        "brief gates" => crate::gates_of_processes::rank(&b, usize::MAX, 8),
         "two gates" => crate::gates_of_processes::rank(&b, 2, 30),
         other => panic!("no task {other}"),
     }
@@ -287,8 +328,7 @@ fn a_process_that_is_killed_while_joining_is_named_to_all() {
     let mut ranks: Vec<Rank> = (0..3)
         .map(|rank| Rank::start("body", rank, 4, directory.path()))
         .collect();
-    // Long enough for them to have checked in.
-    std::thread::sleep(secs(1));
+    check_in(&ranks[1..]);
     let killed = Instant::now();
     ranks[2].child.kill().unwrap();
     for rank in &mut ranks[..2] {

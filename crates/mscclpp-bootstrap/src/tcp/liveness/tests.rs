@@ -1,76 +1,28 @@
 // SPDX-License-Identifier: MIT
 //! Ranks of one process whose connections are held up, or that say what is not so.
 
-use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::TcpBootstrap;
-use super::super::node::{Node, Spread};
+use super::super::node::Spread;
 use super::super::outgoing::News;
-use crate::failure::{FailureKind, PeerFailure};
-use crate::{Bootstrap, TcpOptions};
-
-const SILENCE: Duration = Duration::from_secs(2);
-
-/// A world on threads of this process, joined.
-fn world(size: usize) -> Vec<TcpBootstrap> {
-    let options = || TcpOptions::new().silence(SILENCE);
-    let rank = |rank| TcpBootstrap::with_options(rank, size, options()).unwrap();
-    let zero = rank(0);
-    let id = zero
-        .create_unique_id_at(IpAddr::V4(Ipv4Addr::LOCALHOST))
-        .unwrap();
-    let join = |bootstrap: TcpBootstrap| {
-        bootstrap.initialize(&id, Duration::from_secs(20)).unwrap();
-        bootstrap.barrier().unwrap();
-        bootstrap
-    };
-    thread::scope(|scope| {
-        let others: Vec<_> = (1..size)
-            .map(|r| scope.spawn(move || join(rank(r))))
-            .collect();
-        let mut all = vec![join(zero)];
-        all.extend(others.into_iter().map(|other| other.join().unwrap()));
-        all
-    })
-}
-
-fn node(bootstrap: &TcpBootstrap) -> &Arc<Node> {
-    &bootstrap.joined.get().unwrap().joined.0
-}
-
-fn dead(bootstrap: &TcpBootstrap) -> Vec<usize> {
-    let mut ranks: Vec<usize> = (node(bootstrap).failures.deaths().iter())
-        .map(|failure| failure.rank)
-        .collect();
-    ranks.sort_unstable();
-    ranks
-}
-
-fn until(what: &str, most: Duration, done: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(begun.elapsed() < most, "{what}: not within {most:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn died(rank: usize, cause: &str) -> PeerFailure {
-    PeerFailure::new(rank, FailureKind::Died, cause)
-}
+use super::super::tests::{SILENCE, dead, died, node, until, world, world_with};
+use crate::{Bootstrap, Deadline, Tag};
 
 /// No sign of life goes out on the connection of two ranks, as while TCP waits longer and longer
 /// before it sends again what a link has lost.
 fn hold_up(one: &TcpBootstrap, other: &TcpBootstrap) {
     // Repeated, because what waits to be written ends a hold.
     for _ in 0..10 {
-        for (from, to) in [(one, other), (other, one)] {
-            node(from).peer(to.rank()).outgoing.hold_beats();
-        }
+        hold(one, other);
+        hold(other, one);
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+fn hold(from: &TcpBootstrap, to: &TcpBootstrap) {
+    node(from).peer(to.rank()).outgoing.hold_beats();
 }
 
 #[test]
@@ -123,4 +75,32 @@ fn one_that_is_out_accuses_nobody_but_itself() {
     accuse(0);
     thread::sleep(SILENCE / 4);
     assert_eq!(dead(&ranks[0]), [2]);
+}
+
+/// Nothing but the messages goes from rank 0 to rank 1, for longer than a silence, and rank 1 does not
+/// call.
+#[test]
+fn a_large_message_keeps_both_ends_alive() {
+    const LARGE: usize = 64 << 20;
+    // As long as the default: a busy machine may stop one of the threads for a while.
+    let silence = Duration::from_secs(5);
+    let ranks = world_with(2, silence);
+    let soon = || Deadline::after(Duration::from_secs(60));
+    let begun = Instant::now();
+    node(&ranks[1]).peer(0).heard.lock().called = Some(begun + Duration::from_secs(3600));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let message = vec![7; LARGE];
+            while begun.elapsed() < silence + silence / 2 {
+                // Again and again, because what waits to be written ends a hold.
+                hold(&ranks[0], &ranks[1]);
+                ranks[0].send(1, Tag::user(0), &message, soon()).unwrap();
+            }
+            ranks[0].send(1, Tag::user(0), &[], soon()).unwrap();
+        });
+        while !(ranks[1].recv(0, Tag::user(0), soon()).unwrap()).is_empty() {}
+    });
+    for rank in &ranks {
+        assert_eq!(dead(rank), [0; 0], "told to rank {}", rank.rank());
+    }
 }
