@@ -48,7 +48,7 @@ pub(super) async fn suspect(node: &Node, rank: usize, cause: String) {
         listens = look_for(node, rank).await;
     }
     if listens == Listens::Yes {
-        node.lock_broken().push(Broken::now(rank));
+        node.note_broken(rank);
         tokio::time::sleep(OTHERS).await;
         count_losses(node, rank).await;
         if node.rank > rank {
@@ -148,6 +148,12 @@ pub(super) async fn look(address: SocketAddr) -> Listens {
 impl Node {
     fn lock_broken(&self) -> MutexGuard<'_, Vec<Broken>> {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_broken(&self, rank: usize) {
+        let mut broken = self.lock_broken();
+        broken.retain(|broken| broken.at.elapsed() < TOGETHER);
+        broken.push(Broken::now(rank));
     }
 
     /// The ranks whose connections broke lately and that say something against this rank: not those
