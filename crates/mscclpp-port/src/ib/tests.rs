@@ -367,7 +367,7 @@ fn ib_a_flushed_request_waits_for_the_cause_and_is_told_without() {
         if cause {
             let mut event = sys::ibv_async_event::zeroed();
             event.event_type = sys::IBV_EVENT_DEVICE_FATAL;
-            fake.state().events.push_back(event);
+            fake.state().event(event);
         }
         let error = connection.flush(deadline()).unwrap_err();
         let told = matches!(error, Error::HcaFailed { .. });
