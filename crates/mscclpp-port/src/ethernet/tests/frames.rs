@@ -31,6 +31,7 @@ fn a_write_and_its_signal_leave_together() {
         fixture.transport.progress().unwrap().flushed == 1
     });
     assert!(!fixture.transport.progress().unwrap().busy);
+    assert_eq!(fixture.transport.counts().doorbells, Some(1), "sends");
 }
 
 /// The payload arrives in pieces that end inside words; each word is seen whole or not at all.
