@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 //! xtask as a program.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -159,8 +159,14 @@ fn the_ranks_die_with_a_launcher_that_is_killed() {
 /// `test-mp --repeat` of a suite of one rank that is this script.
 fn repeat(directory: &Path, script: &str, args: &[&str]) -> Command {
     let suite = directory.join("suite");
-    fs::write(&suite, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&suite, fs::Permissions::from_mode(0o700)).unwrap();
+    // Another process writes it: what this one has open for writing, one that another test starts
+    // meanwhile keeps open for a moment, and a program that is being written cannot be started.
+    let text = format!("#!/bin/sh\n{script}\n");
+    let written = Command::new("/bin/sh")
+        .args(["-c", r#"printf %s "$1" > "$0" && chmod 700 "$0""#])
+        .args([suite.as_os_str(), OsStr::new(&text)])
+        .status();
+    assert!(written.unwrap().success());
     let mut command = xtask(&["test-mp", "-n", "1", "--program", suite.to_str().unwrap()]);
     // Logs go to the target directory.
     command

@@ -133,7 +133,7 @@ echo 'FAIL A.B (3 ms)'; echo '     rank 1: wrong'; echo '0 passed, 1 failed, 0 s
     assert_eq!(summary["outcomes"][0]["well"], false);
 
     let dying = "echo 'PASS A.B (3 ms)'; sleep 60";
-    let (output, text, summary, _packed) = run(dying, &["--only=suite", "--timeout=1"]);
+    let (output, text, summary, _packed) = run(dying, &["--only=suite", "--timeout=5"]);
     assert!(!output.status.success());
     let said = summary["outcomes"][0]["said"].as_str().unwrap();
     assert_eq!(said, "1 passed, 1 failed, 0 skipped", "{text}");

@@ -23,7 +23,7 @@ pub(super) struct Pairwise {
     /// Those with queues that were made on demand.
     peers: Mutex<HashSet<usize>>,
     /// Peers and tags of calls that are under way.
-    calls: Mutex<HashSet<(usize, u32)>>,
+    pub(super) calls: Mutex<HashSet<(usize, u32)>>,
 }
 
 /// The only call with a peer and tag, for as long as this lives.

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 
 /// The phases after the plan. First all send their records, and then all receive: nobody waits for
 /// one that could not send.
-const PHASES: [&str; 11] = [
+pub(super) const PHASES: [&str; 11] = [
     "capability",
     "port",
     "allocate",

@@ -28,7 +28,7 @@ const POLL: usize = 32;
 const MAX_REQUEST: u64 = 64 << 20;
 /// How long a queue that flushes its requests may take to tell why: the HCA and the peer do so on other
 /// ways.
-const TOLD_WITHIN: Duration = Duration::from_millis(250);
+pub(super) const TOLD_WITHIN: Duration = Duration::from_millis(250);
 
 enum Entry {
     Post(Post),

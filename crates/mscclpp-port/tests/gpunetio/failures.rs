@@ -13,6 +13,7 @@ use mscclpp_softnic::{
     ControlOperation, DeviceConfig, FaultKind, FaultPlan, FaultRule, NetworkConfig, State,
 };
 
+use crate::binding::reserved;
 use crate::local::Local;
 use crate::support::{At, Call, call, eventually, start};
 use crate::world::{
@@ -368,16 +369,20 @@ fn gpunetio_who_waits_for_room_when_the_service_stops_leaves_no_gap() {
         let src = second.add_memory(a.local.clone()).unwrap();
         let other = second.port_channel(id, dst, src).unwrap();
         a.service.start_proxy().unwrap();
+        // Nothing arrives: the first four are sent again and again.
         devices[0].set_network(NetworkConfig {
-            delay: Duration::from_millis(300),
+            loss: 1.0,
             ..NetworkConfig::default()
         });
+        let before = reserved(&a.channel);
         let posting = start(a.handle(), Call::Put, At::both(0, 64), (12, 1));
-        thread::sleep(Duration::from_millis(100));
+        eventually("all have their slots", || {
+            reserved(&a.channel) == before + 12
+        });
         a.service.stop_proxy().unwrap();
         assert!(!posting.is_finished(), "restart: {restart}");
-        assert_eq!(posting.end(), [Status::Ok; 12], "restart: {restart}");
         devices[0].set_network(NetworkConfig::default());
+        assert_eq!(posting.end(), [Status::Ok; 12], "restart: {restart}");
         let handle = if restart {
             a.service.start_proxy().unwrap();
             a.handle()

@@ -101,7 +101,14 @@ fn stopping_releases_a_kernel_that_waits_for_room() {
     let (pushed, status) = (Words::new(3), Words::new(3));
     let push = args(&proxy, 100, &pushed, &status);
     let running = kernel("port_push").launch(threads(3), push).unwrap();
-    thread::sleep(Duration::from_millis(50));
+    let head = std::ptr::with_exposed_provenance_mut::<u64>(proxy.fifo().head as usize);
+    // SAFETY: it is a word of the proxy's, which is only accessed atomically.
+    let taken = || unsafe { AtomicU64::from_ptr(head) }.load(Ordering::Relaxed);
+    let until = Instant::now() + PATIENCE;
+    while taken() != 7 {
+        assert!(Instant::now() < until, "four pushed, three that wait");
+        thread::yield_now();
+    }
     let error = proxy
         .stop(Deadline::after(Duration::from_millis(50)))
         .unwrap_err();

@@ -19,6 +19,8 @@ use crate::support::*;
 const UNANSWERED: usize = 32;
 /// Registrations that one request names.
 const BURST: usize = 60;
+/// The key of an offer without a descriptor.
+const NOTHING: u32 = 0x7777;
 
 /// Registrations of a buffer each, and 8 bytes of every one.
 fn registrations(end: &End) -> (Vec<Registration>, Vec<[u8; 16]>) {
@@ -41,21 +43,28 @@ fn registrations(end: &End) -> (Vec<Registration>, Vec<[u8; 16]>) {
     (registrations, list)
 }
 
-/// What is said until nothing is for a while: the keys that are offered. Writes
-/// are acknowledged.
-fn offers(peer: &mut Peer) -> Vec<[u8; 4]> {
+/// What is said up to a frame of this kind: the keys that are offered. Writes are acknowledged.
+fn offers_until(peer: &mut Peer, last: u8) -> Vec<[u8; 4]> {
     let mut offered = Vec::new();
-    peer.stream
-        .set_read_timeout(Some(Duration::from_millis(500)))
-        .unwrap();
-    while !peer.is_silent() {
-        match peer.heard() {
-            (OFFERED, body) => offered.push(body[..4].try_into().unwrap()),
-            (WRITE, body) => peer.acknowledge(body[8..16].try_into().unwrap()),
-            (kind, _) => panic!("a frame of kind {kind}"),
+    loop {
+        let (kind, body) = peer.heard();
+        match kind {
+            OFFERED => offered.push(body[..4].try_into().unwrap()),
+            WRITE => peer.acknowledge(body[8..16].try_into().unwrap()),
+            DECLINED => assert_eq!(body, NOTHING.to_le_bytes()),
+            _ => panic!("a frame of kind {kind}"),
+        }
+        if kind == last {
+            return offered;
         }
     }
-    offered
+}
+
+/// What is offered until an offer that cannot be taken is answered. By then the device has read what it
+/// was told before, and its thread, which does one thing after the other, has offered what it was to.
+fn offers(peer: &mut Peer) -> Vec<[u8; 4]> {
+    peer.say(&offer(NOTHING, 0, 1, false, 0));
+    offers_until(peer, DECLINED)
 }
 
 #[test]
@@ -70,15 +79,15 @@ fn only_so_many_registrations_are_offered_at_a_time() {
     let mut all = Vec::new();
     for expected in [UNANSWERED, BURST - UNANSWERED, 0] {
         end.poster.post(write(remote, &list));
-        let offered = offers(&mut peer);
+        let mut offered = offers_until(&mut peer, WRITE);
         assert_eq!(end.poster.wait().failure(), None);
+        offered.extend(offers(&mut peer));
         assert_eq!(offered.len(), expected);
         for key in &offered {
             peer.say(&frame(DECLINED, &[key]));
         }
         all.extend(offered);
-        // Until the answers have come.
-        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(offers(&mut peer), [[0; 4]; 0], "offered for no request");
     }
     all.sort();
     all.dedup();

@@ -7,7 +7,6 @@ use std::os::unix::net::UnixStream;
 
 use mlx5_queue::*;
 use mscclpp_softnic::*;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::ends::*;
@@ -140,17 +139,6 @@ impl Peer {
         let from = 0x77u32.to_le_bytes();
         let fields: [&[u8]; 3] = [&self.queue.to_le_bytes(), &from, &number];
         self.say(&frame(ACKNOWLEDGE, &fields));
-    }
-
-    /// Nothing comes within the stream's timeout.
-    pub(crate) fn is_silent(&self) -> bool {
-        let timeout = self.stream.read_timeout().unwrap().unwrap();
-        let timeout = Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        let mut watched = [PollFd::new(&self.stream, PollFlags::IN)];
-        poll(&mut watched, Some(&timeout)).unwrap() == 0
     }
 
     /// The next frame's kind and what follows.

@@ -96,7 +96,7 @@ fn a_flush_that_is_never_acknowledged_is_given_up() {
 /// The deregistration of raw memory waits for no peer: a write of it that has not left fails.
 #[test]
 fn raw_memory_can_be_taken_back_from_a_queued_write() {
-    let fixture = Fixture::new();
+    let fixture = Fixture::with(3, patient(), || {});
     let mut bytes = vec![0u64; 8 << 20];
     let base = std::ptr::NonNull::new(bytes.as_mut_ptr()).unwrap().cast();
     // SAFETY: the registration is dropped before the bytes are.
@@ -108,7 +108,7 @@ fn raw_memory_can_be_taken_back_from_a_queued_write() {
     fixture.transport.kick();
     let started = Instant::now();
     drop(raw);
-    assert!(started.elapsed() < STALL);
+    assert!(started.elapsed() < patient().stall);
     drop(bytes);
     // Ours notices when there is room to send more.
     let mut peer = fixture.peer.try_clone().unwrap();

@@ -2,22 +2,23 @@
 //! Frames as a peer sees and sends them.
 
 use std::io::{Read, Write};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use super::*;
 
 #[test]
 fn a_write_and_its_signal_leave_together() {
-    let mut fixture = Fixture::new();
+    let (connect, connected) = mpsc::channel();
+    let mut fixture = Fixture::with(3, patient(), move || connected.recv().unwrap());
     let (local, remote) = (fixture.local.clone(), fixture.remote.clone());
-    eventually("the connection is made", || {
-        fixture.transport.is_connected()
-    });
     fixture.buffer.write(100, b"payload!").unwrap();
     fixture.transport.write(&remote, 5, &local, 100, 8).unwrap();
     fixture.transport.signal(&remote, 16).unwrap();
     assert_eq!(fixture.transport.request_flush().unwrap(), 1);
     fixture.transport.kick();
+    // Before the connection is made nobody sends: the first who does finds all three.
+    connect.send(()).unwrap();
     // One send, so one read gets all of it.
     let mut bytes = [0; 200];
     let got = fixture.peer.read(&mut bytes).unwrap();
@@ -30,6 +31,7 @@ fn a_write_and_its_signal_leave_together() {
         fixture.transport.progress().unwrap().flushed == 1
     });
     assert!(!fixture.transport.progress().unwrap().busy);
+    assert_eq!(fixture.transport.counts().doorbells, Some(1), "sends");
 }
 
 /// The payload arrives in pieces that end inside words; each word is seen whole or not at all.

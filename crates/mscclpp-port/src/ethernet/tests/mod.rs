@@ -33,6 +33,14 @@ fn deadlines() -> Deadlines {
     deadlines.stall = STALL;
     deadlines
 }
+
+/// For a peer that takes or says nothing for a while and goes on.
+fn patient() -> Deadlines {
+    let mut deadlines = deadlines();
+    deadlines.stall = Duration::from_secs(20);
+    deadlines
+}
+
 const SIZE: u64 = 4096;
 
 /// One end of ours, and the bare other end.
@@ -60,6 +68,11 @@ impl Fixture {
     }
 
     fn of_rank(rank: usize) -> Self {
+        Self::with(rank, deadlines(), || {})
+    }
+
+    /// `comes` returns when the stream may come.
+    fn with(rank: usize, deadlines: Deadlines, comes: impl FnOnce() + Send + 'static) -> Self {
         let (ours, peer) = streams();
         peer.set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
@@ -82,12 +95,15 @@ impl Fixture {
             rank: Some(rank),
             peer: theirs.id(),
             queue: None,
-            deadlines: deadlines(),
+            deadlines,
             device: Device::cpu(),
             trace: None,
         };
         let arrival = Arrival {
-            wait: Box::new(move |_| Ok(ours)),
+            wait: Box::new(move |_| {
+                comes();
+                Ok(ours)
+            }),
             cancel: Box::new(|| {}),
         };
         Self {

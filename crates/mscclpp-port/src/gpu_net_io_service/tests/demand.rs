@@ -19,6 +19,8 @@ use crate::error::{Error, ErrorCode};
 use crate::gpu_net_io_service::demand::LAYER;
 use crate::gpu_net_io_service::{GpuNetIoConfig, GpuNetIoService, QueueCounts};
 use crate::gpu_queue::{Hca, IbConfig};
+use crate::sync::lock_plain as lock;
+use crate::testing::eventually;
 
 fn soon() -> Deadline {
     Deadline::after(PATIENCE)
@@ -223,10 +225,12 @@ fn gpunetio_calls_on_demand_with_the_same_peer_and_tag_do_not_mix() {
     let [one, other] = &services[..] else {
         panic!("two services");
     };
-    let alone = Deadline::after(Duration::from_secs(1));
+    let alone = Deadline::after(Duration::from_secs(5));
     thread::scope(|scope| {
         let first = scope.spawn(|| one.connect_on_demand(1, 1, 4, alone).unwrap_err());
-        thread::sleep(Duration::from_millis(200));
+        eventually("the first call is under way", || {
+            lock(&one.pairwise.calls).contains(&(1, 4))
+        });
         for second in [
             one.connect_on_demand(1, 1, 4, soon()).map(drop),
             one.refuse_on_demand(1, 4, "no", soon()),
@@ -260,7 +264,8 @@ fn gpunetio_queues_that_cannot_be_made_on_demand_are_the_error_also_when_nobody_
     let (ranks, nics) = (world(2), nics(2));
     let services = services(&ranks, &nics);
     nics[0].set_faults(FaultPlan::refuse(ControlOperation::CreateQueuePair));
-    let brief = Deadline::after(Duration::from_millis(100));
+    // The offer has to be sent in that time, too.
+    let brief = Deadline::after(Duration::from_secs(1));
     let error = services[0].connect_on_demand(1, 1, 0, brief).unwrap_err();
     assert!(matches!(error, Error::Hca { .. }), "{error}");
     assert!(error.to_string().contains("refused"), "{error}");

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use mscclpp_bootstrap::{Bootstrap, Deadline, Recording};
+use mscclpp_bootstrap::{Bootstrap, Deadline, Recording, Traffic};
 
 use super::faulty::faulty_service;
 use super::mail::Mail;
@@ -16,7 +16,7 @@ use crate::device::Device;
 use crate::error::{Error, ErrorCode};
 use crate::gpu_net_io_service::{GpuNetIoService, QueueCounts};
 use crate::gpu_queue::Hca;
-use crate::testing::run_alone;
+use crate::testing::{eventually, run_alone};
 
 /// Sets services up with rows of counts.
 fn up(services: &[GpuNetIoService], counts: &[Vec<i32>], tag: u32) -> Vec<Result<(), Error>> {
@@ -186,25 +186,29 @@ fn gpunetio_ranges_outside_of_a_buffer_are_not_registered() {
 #[test]
 fn gpunetio_while_a_setup_is_under_way_it_is_not_done_and_its_tag_is_taken() {
     let (ranks, nics) = (world(2), nics(1));
-    let (one, other) = (service(&ranks[0], &nics[0]), service(&ranks[0], &nics[0]));
+    let recording = Arc::new(Recording::new(Arc::clone(&ranks[1])));
+    let rank = Arc::clone(&recording) as Arc<dyn Bootstrap>;
+    let (one, other) = (service(&rank, &nics[0]), service(&rank, &nics[0]));
     thread::scope(|scope| {
-        // Rank 1 does not come.
+        // Rank 0, to which rank 1 says that it is there, does not come.
         let first = scope.spawn(|| {
-            let alone = Deadline::after(Duration::from_secs(2));
-            one.setup_by(&[0, 1], 6, alone).unwrap_err()
+            let alone = Deadline::after(Duration::from_secs(5));
+            one.setup_by(&[1, 0], 6, alone).unwrap_err()
         });
-        thread::sleep(Duration::from_millis(200));
-        let error = one.connect(1, 0).unwrap_err();
+        eventually("the setup is under way", || {
+            recording.total() != Traffic::default()
+        });
+        let error = one.connect(0, 0).unwrap_err();
         assert!(error.to_string().contains("under way"), "{error}");
-        let error = one.setup(&[0, 1], 7).unwrap_err();
+        let error = one.setup(&[1, 0], 7).unwrap_err();
         assert!(matches!(error, Error::SetUpAgain { found } if found.contains("under way")));
         let brief = Deadline::after(Duration::from_millis(100));
-        let error = other.setup_by(&[0, 1], 6, brief).unwrap_err();
+        let error = other.setup_by(&[1, 0], 6, brief).unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
         let Error::Setup(error) = first.join().unwrap() else {
             panic!("an error of the setup");
         };
-        assert_eq!(error.lost_rank(), Some(1));
+        assert_eq!(error.lost_rank(), Some(0));
     });
     assert!(nics.iter().all(is_empty));
 }

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::os::fd::AsRawFd;
 use std::ptr::{NonNull, null_mut};
 
 use mscclpp_ib_sys::*;
@@ -93,7 +94,7 @@ functions! {
         extended.sz = state.extension.unwrap_or_default();
         extended.query_port = Some(query_port);
         extended.context.device = device;
-        extended.context.async_fd = state.events_fd();
+        extended.context.async_fd = state.events_pipe.0.as_raw_fd();
         extended.context.ops.poll_cq = Some(poll_cq);
         extended.context.ops.req_notify_cq = Some(req_notify_cq);
         extended.context.ops.post_send = Some(post_send);
@@ -116,7 +117,7 @@ functions! {
     fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
         let taken = fake_of(context)
             .enter("ibv_get_async_event")
-            .and_then(|mut state| state.events.pop_front().ok_or(libc::EAGAIN));
+            .and_then(|mut state| state.take_event().ok_or(libc::EAGAIN));
         match taken {
             Ok(taken) => {
                 *event = taken;
@@ -232,7 +233,7 @@ functions! {
             Ok(mut state) => {
                 let mut channel = ibv_comp_channel::zeroed();
                 channel.context = context;
-                channel.fd = state.events_fd();
+                channel.fd = state.channel_pipe.as_raw_fd();
                 let channel = Box::into_raw(Box::new(channel));
                 state.add("completion channel", channel, &[address(context)]);
                 channel

@@ -7,8 +7,7 @@ mod operations;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_char;
-use std::io::PipeReader;
-use std::os::fd::AsRawFd;
+use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mscclpp_ib_sys as sys;
@@ -42,7 +41,9 @@ pub(crate) struct State {
     pub(crate) attributes: sys::ibv_device_attr,
     pub(crate) port: sys::ibv_port_attr,
     pub(crate) gids: BTreeMap<u32, sys::ibv_gid_entry>,
-    pub(crate) events: VecDeque<sys::ibv_async_event>,
+    events: VecDeque<sys::ibv_async_event>,
+    /// A byte for each of them.
+    events_pipe: (PipeReader, PipeWriter),
     /// Transitions: mask and attributes.
     pub(crate) modified: Vec<(i32, sys::ibv_qp_attr)>,
     pub(crate) posted: Vec<Posted>,
@@ -53,7 +54,8 @@ pub(crate) struct State {
     pub(crate) asked: Option<usize>,
     /// Bytes of the contexts' extension, as this library says; none in one of long ago.
     pub(crate) extension: Option<usize>,
-    events_pipe: PipeReader,
+    /// Nobody writes to it: what waits for it is woken at once.
+    channel_pipe: PipeReader,
 }
 
 /// A request that was posted.
@@ -105,13 +107,14 @@ impl Fake {
             port,
             gids: BTreeMap::new(),
             events: VecDeque::new(),
+            events_pipe: std::io::pipe().unwrap(),
             modified: Vec::new(),
             posted: Vec::new(),
             room: usize::MAX,
             completions: VecDeque::new(),
             asked: None,
             extension: Some(size_of::<sys::verbs_context>()),
-            events_pipe: std::io::pipe().unwrap().0,
+            channel_pipe: std::io::pipe().unwrap().0,
         };
         state.gid(0, sys::IBV_GID_TYPE_ROCE_V1, 0xfe80 << 112 | 1);
         state.gid(2, sys::IBV_GID_TYPE_ROCE_V2, 0xffff_0a4d_0001);
@@ -231,7 +234,15 @@ impl State {
         self.objects.remove(&address).map(drop).ok_or(libc::EINVAL)
     }
 
-    fn events_fd(&self) -> i32 {
-        self.events_pipe.as_raw_fd()
+    /// Something happens to the device, and who waits for that is woken.
+    pub(crate) fn event(&mut self, event: sys::ibv_async_event) {
+        self.events.push_back(event);
+        self.events_pipe.1.write_all(&[0]).unwrap();
+    }
+
+    fn take_event(&mut self) -> Option<sys::ibv_async_event> {
+        let event = self.events.pop_front()?;
+        self.events_pipe.0.read_exact(&mut [0]).unwrap();
+        Some(event)
     }
 }

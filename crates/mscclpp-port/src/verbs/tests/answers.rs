@@ -348,7 +348,7 @@ fn events_are_told_by_what_they_concern() {
             AsyncEvent::CompletionQueue { .. } => sys::ibv_async_event_element { cq: &mut cq },
             _ => sys::ibv_async_event_element { port_num: 1 },
         };
-        fake.state().events.push_back(event);
+        fake.state().event(event);
         assert_eq!(parts.device.take_event().unwrap(), Some(expected));
         assert_eq!(Fake::unacknowledged(), 0);
     }

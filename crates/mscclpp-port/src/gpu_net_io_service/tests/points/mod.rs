@@ -15,10 +15,11 @@ use crate::gpu_net_io_service::GpuNetIoConfig;
 pub(super) const COUNTS: [[i32; 4]; 4] = [[0, 2, 0, 1], [2, 0, 1, 0], [0, 1, 0, 2], [1, 0, 2, 0]];
 /// Queues of each rank.
 pub(super) const QUEUES: u32 = 3;
-/// When a setup is over in which a rank is late, and how late that is. Before that it has to come to
-/// the step of which the row is, also in a sanitized build.
-pub(super) const SHORT: Duration = Duration::from_millis(2400);
-const LATE: Duration = Duration::from_millis(2900);
+/// When a setup is over in which a rank is late. In half of that it has to come to the step of which
+/// the row is; where the machine is too slow for that it gets more ([`Point::with_more_time`]).
+const SHORT: Duration = Duration::from_millis(2400);
+/// By how much a rank that is late comes too late.
+const TOO_LATE: Duration = Duration::from_millis(500);
 
 /// Who is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,17 +72,34 @@ pub(super) struct Point {
 /// Longer than a setup takes.
 const LONG: Duration = Duration::from_secs(20);
 
-#[derive(Default)]
-struct Table(Vec<Point>);
+impl Point {
+    /// The same with twice the time, unless it has as much as a setup may take.
+    pub(super) fn with_more_time(&self) -> Option<Self> {
+        let short = (2 * self.timeout).min(LONG);
+        let longer = all_within(short).into_iter();
+        (longer.filter(|_| self.timeout < LONG)).find(|point| point.name == self.name)
+    }
+}
+
+struct Table {
+    points: Vec<Point>,
+    /// When a setup is over in which a rank is late.
+    short: Duration,
+}
 
 impl Table {
+    /// How late a rank is that is late.
+    fn late(&self) -> Duration {
+        self.short + TOO_LATE
+    }
+
     fn add(&mut self, name: impl Into<String>, phase: &'static str, named: Named, rig: Rig) {
         let timeout = match named {
-            Named::Silent | Named::InText => SHORT,
-            _ if rig.nic_faults.never_execute || matches!(rig.mail, Some(Mail::Lost)) => SHORT,
+            Named::Silent | Named::InText => self.short,
+            _ if rig.nic_faults.never_execute || matches!(rig.mail, Some(Mail::Lost)) => self.short,
             _ => LONG,
         };
-        self.0.push(Point {
+        self.points.push(Point {
             name: name.into(),
             phase,
             named,
@@ -111,7 +129,7 @@ impl Table {
             let last = rule(times - 1, FaultKind::Refuse);
             self.add(name("refused the last time"), phase, Named::Failed, last);
         }
-        let late = rule(0, FaultKind::Delay(LATE));
+        let late = rule(0, FaultKind::Delay(self.late()));
         self.add(name("late"), phase, Named::Silent, late);
     }
 
@@ -150,7 +168,12 @@ impl Table {
 
 /// All of them.
 pub(super) fn all() -> Vec<Point> {
-    let mut table = Table::default();
+    all_within(SHORT)
+}
+
+fn all_within(short: Duration) -> Vec<Point> {
+    let points = Vec::new();
+    let mut table = Table { points, short };
     rows::add(&mut table);
-    table.0
+    table.points
 }

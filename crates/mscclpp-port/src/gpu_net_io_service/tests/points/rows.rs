@@ -4,7 +4,7 @@
 use mscclpp_device::abi::{AbiHeader, QueueDeviceHandle, QueueForm, SignalMode};
 use mscclpp_softnic::{Capabilities, ControlOperation, DeviceConfig, FaultPlan, State};
 
-use super::{ChangeConfig, ChangeCounts, LATE, MakeSparse, Named, QUEUES, Rig, Table};
+use super::{ChangeConfig, ChangeCounts, MakeSparse, Named, QUEUES, Rig, Table};
 use crate::gpu_net_io_service::record::EdgeRecord;
 use crate::gpu_net_io_service::tests::faulty::{Act, Call};
 use crate::gpu_net_io_service::tests::mail::Mail;
@@ -21,7 +21,7 @@ pub(super) fn add(table: &mut Table) {
     transitions(table);
     panics(table);
     let late = Rig {
-        late: LATE,
+        late: table.late(),
         ..Rig::default()
     };
     table.add("setup, called: late", "plan", Named::Silent, late);
@@ -72,6 +72,7 @@ fn plans(table: &mut Table) {
 }
 
 fn capabilities(table: &mut Table) {
+    let late = table.late();
     table.nic(ControlOperation::AllocateDomain, "capability", 1);
     let nic = |capabilities| Rig {
         nic: Some(DeviceConfig {
@@ -132,7 +133,7 @@ fn capabilities(table: &mut Table) {
         table.add(format!("configuration: {name}"), phase, Named::Failed, rig);
     }
     table.call(Call::Open, 0, "capability", "refused", Act::Refuse);
-    table.call(Call::Open, 0, "capability", "late", Act::Delay(LATE));
+    table.call(Call::Open, 0, "capability", "late", Act::Delay(late));
     let lies: fn(&mut crate::gpu_queue::HcaCapabilities) = |has| has.atomics = false;
     table.call(
         Call::Capabilities,
@@ -153,13 +154,14 @@ fn capabilities(table: &mut Table) {
         0,
         "capability",
         "late",
-        Act::Delay(LATE),
+        Act::Delay(late),
     );
     table.call(Call::Port, 0, "port", "refused", Act::Refuse);
-    table.call(Call::Port, 0, "port", "late", Act::Delay(LATE));
+    table.call(Call::Port, 0, "port", "late", Act::Delay(late));
 }
 
 fn allocations(table: &mut Table) {
+    let late = table.late();
     for operation in [
         ControlOperation::AllocateDoorbellPage,
         ControlOperation::CreateCompletionQueue,
@@ -176,7 +178,7 @@ fn allocations(table: &mut Table) {
         "refused the last time",
         Act::Refuse,
     );
-    table.call(Call::CreateQueue, 1, "allocate", "late", Act::Delay(LATE));
+    table.call(Call::CreateQueue, 1, "allocate", "late", Act::Delay(late));
     let wrong: [(&str, ChangeHandle); 14] = [
         ("another layout", |handle| {
             handle.abi = AbiHeader::of::<u64>()
@@ -214,10 +216,11 @@ fn allocations(table: &mut Table) {
         "another number",
         Act::Address(other),
     );
-    table.call(Call::Handle, 2, "allocate", "late", Act::Delay(LATE));
+    table.call(Call::Handle, 2, "allocate", "late", Act::Delay(late));
 }
 
 fn exchanges(table: &mut Table) {
+    let late = table.late();
     for (name, mail, named) in [
         ("garbled", Mail::Garbled, Named::Finder),
         ("cut", Mail::Cut, Named::Finder),
@@ -284,14 +287,14 @@ fn exchanges(table: &mut Table) {
         };
         table.add(format!("bootstrap, records: {name}"), phase, named, rig);
     }
-    let late = Rig {
-        mail: Some(Mail::Late(LATE)),
+    let slow = Rig {
+        mail: Some(Mail::Late(late)),
         ..Rig::default()
     };
-    table.add("bootstrap, records: late", "exchange", Named::Silent, late);
+    table.add("bootstrap, records: late", "exchange", Named::Silent, slow);
     table.call(Call::Wire, 0, "wire", "refused", Act::Refuse);
     table.call(Call::Wire, 1, "wire", "refused the last time", Act::Refuse);
-    table.call(Call::Wire, 0, "wire", "late", Act::Delay(LATE));
+    table.call(Call::Wire, 0, "wire", "late", Act::Delay(late));
     // Its peers find no NIC at the other end of the wire, and wait for it to say why.
     table.call_naming(
         Call::Wire,
@@ -304,6 +307,7 @@ fn exchanges(table: &mut Table) {
 }
 
 fn transitions(table: &mut Table) {
+    let late = table.late();
     for (state, phase) in [
         (State::Init, "INIT"),
         (State::ReadyToReceive, "RTR"),
@@ -317,7 +321,7 @@ fn transitions(table: &mut Table) {
         (Call::Send, "RTS"),
     ] {
         table.call(call, 1, phase, "refused", Act::Refuse);
-        table.call(call, 2, phase, "late", Act::Delay(LATE));
+        table.call(call, 2, phase, "late", Act::Delay(late));
     }
     for (call, found) in [
         (Call::Init, "RTR"),
@@ -354,7 +358,7 @@ fn transitions(table: &mut Table) {
         "a queue that was posted to",
         shared,
     );
-    table.call(Call::Fault, 0, "publish", "late", Act::Delay(LATE));
+    table.call(Call::Fault, 0, "publish", "late", Act::Delay(late));
 }
 
 /// Each named call, in each phase that makes it. What is named is the phase before.

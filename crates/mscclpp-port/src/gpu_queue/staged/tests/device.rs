@@ -130,7 +130,11 @@ fn a_nic_works_on_memory_that_answers_late() {
     stream.late().at_a_time = Some(2);
     let staging = Buffer::new(Device::cpu(), 1 << 20).unwrap();
     let memory = Arc::new(StagedMemory::new(stream, staging));
-    let device = nic::Device::open("soft0", nic::DeviceConfig::default()).unwrap();
+    let mut config = nic::DeviceConfig::default();
+    // Longer than this thread is kept waiting between a record and its doorbell.
+    config.checks.audit_interval = Duration::from_secs(2);
+    let audits = config.checks.audit_interval;
+    let device = nic::Device::open("soft0", config).unwrap();
     let domain = device.allocate_domain().unwrap();
     let mut here = Side::new(&domain, &memory);
     let there = Side::new(&domain, &memory);
@@ -176,5 +180,7 @@ fn a_nic_works_on_memory_that_answers_late() {
         here.wait(signal);
         assert_eq!(source.load_u64(DATA).unwrap(), round);
     }
+    // Two of them.
+    std::thread::sleep(3 * audits);
     assert_eq!(device.take_violations(), []);
 }
