@@ -10,11 +10,11 @@ use mscclpp_bootstrap::Deadline;
 use rustix::process::Signal;
 
 use super::RANKS;
-use super::fault::{Fault, SILENCE, close_sockets};
+use super::fault::{Fault, close_sockets, on_these_cores, silence};
 use super::left::Left;
 use super::moment::{Moment, What};
 use super::network::Network;
-use super::play::{CLEAN, ENDED, JOIN_TIME, NAMED, PART, WAITING};
+use super::play::{CLEAN, ENDED, NAMED, PART, WAITING, join_time};
 use crate::harness::{Context, Job, Place, Skip};
 
 /// How long ranks may take to come to the moment.
@@ -174,7 +174,7 @@ impl<'a> Jobs<'a> {
     }
 
     fn job(&self, place: Place, part: &str) -> anyhow::Result<Job> {
-        self.job_with(place, part, SILENCE)
+        self.job_with(place, part, silence())
     }
 
     fn job_with(&self, mut place: Place, part: &str, silence: Duration) -> anyhow::Result<Job> {
@@ -225,8 +225,8 @@ impl<'a> Jobs<'a> {
         }
         let limit = match self.what {
             // Without rank 0 there is nobody who knows.
-            What::Join if victim == 0 || late == Some(0) => JOIN_TIME + fault.seen_within(),
-            What::Teardown => TEARDOWN,
+            What::Join if victim == 0 || late == Some(0) => join_time() + fault.seen_within(),
+            What::Teardown => on_these_cores(TEARDOWN),
             _ => fault.seen_within(),
         };
         let mut last = begun;
@@ -264,7 +264,7 @@ impl<'a> Jobs<'a> {
         }
         // It may have ended already, or not wait for a word.
         let _ = job.tell(victim);
-        let limit = Deadline::after(8 * SILENCE + JOIN_TIME + TEARDOWN);
+        let limit = Deadline::after(8 * silence() + join_time() + on_these_cores(TEARDOWN));
         let (_, line) = job.line(victim, limit)?;
         ensure!(!line.starts_with(ENDED), "it was not disturbed: {line}");
         job.expect(victim, CLEAN, limit)?;
