@@ -6,7 +6,9 @@ use std::fs;
 use std::time::Duration;
 
 use rustix::net::{Shutdown, getpeername, shutdown};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
+};
 
 use crate::harness::is_guest;
 
@@ -60,8 +62,16 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Shuts down every connection of a process, under those who use them.
+/// Shuts down every connection of a process, under those who use them. It is stopped meanwhile, so that to
+/// it they all break at once, however long this takes.
 pub(super) fn close_sockets(process: Pid) -> anyhow::Result<()> {
+    kill_process(process, Signal::STOP)?;
+    let closed = close_all(process);
+    kill_process(process, Signal::CONT)?;
+    closed
+}
+
+fn close_all(process: Pid) -> anyhow::Result<()> {
     let pidfd = pidfd_open(process, PidfdFlags::empty())?;
     for entry in fs::read_dir(format!("/proc/{}/fd", process.as_raw_nonzero()))?.flatten() {
         let Ok(number) = entry.file_name().to_string_lossy().parse() else {

@@ -23,8 +23,11 @@ const COMES: Duration = Duration::from_secs(30);
 const LEAVES: Duration = Duration::from_secs(10);
 /// How much longer than that a teardown may take whose peer is not there any more.
 const TEARDOWN: Duration = Duration::from_secs(6);
-/// Ranks that have come may have to wait for another in a join; they are there after this.
-const CHECKED_IN: Duration = Duration::from_millis(400);
+/// Where nobody can check in, because rank 0 is not there yet, ranks look for it after this.
+const LOOKS_FOR_IT: Duration = Duration::from_millis(400);
+/// What rank 0 of a join logs of each other rank, and the filter by which it does.
+const CHECKED_IN: &str = "checked in with rank 0";
+const LOGS_IT: (&str, &str) = ("RUST_LOG", "mscclpp_bootstrap=debug");
 
 /// A link that is cut for a part of the silence, such that TCP sends again only when that is over: after
 /// 0.2, 0.6, 1.4, 3 and 6.2 s.
@@ -184,6 +187,10 @@ impl<'a> Jobs<'a> {
             ("MSCCLPP_BOOTSTRAP_TIMEOUT", "30".into()),
             ("MSCCLPP_CONNECTION_TIMEOUT", "30".into()),
         ];
+        if self.what == What::Join {
+            let (name, filter) = LOGS_IT;
+            place.variables.push((name, filter.into()));
+        }
         Job::at(place, part, RANKS)
     }
 
@@ -202,8 +209,11 @@ impl<'a> Jobs<'a> {
         for rank in (0..RANKS).filter(|rank| Some(*rank) != late) {
             job.expect(rank, WAITING, comes)?;
         }
-        if late.is_some() {
-            thread::sleep(CHECKED_IN);
+        match late {
+            Some(0) => thread::sleep(on_these_cores(LOOKS_FOR_IT)),
+            // Rank 0 can only name, and tell, whom it knows.
+            Some(_) => checked_in(&job, RANKS - 2, comes)?,
+            None => {}
         }
 
         let begun = Instant::now();
@@ -269,5 +279,17 @@ impl<'a> Jobs<'a> {
         ensure!(!line.starts_with(ENDED), "it was not disturbed: {line}");
         job.expect(victim, CLEAN, limit)?;
         job.end_well(victim, limit)
+    }
+}
+
+/// Waits until rank 0 knows of so many others that join.
+fn checked_in(job: &Job, others: usize, deadline: Deadline) -> anyhow::Result<()> {
+    loop {
+        let log = job.stderr(0);
+        if log.matches(CHECKED_IN).count() >= others {
+            return Ok(());
+        }
+        ensure!(!deadline.expired(), "not all check in; rank 0's log: {log}");
+        thread::sleep(Duration::from_millis(2));
     }
 }
