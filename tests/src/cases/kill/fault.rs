@@ -3,8 +3,11 @@
 
 use std::fmt;
 use std::fs;
+use std::thread;
 use std::time::Duration;
 
+use anyhow::ensure;
+use mscclpp_bootstrap::Deadline;
 use rustix::net::{Shutdown, getpeername, shutdown};
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
@@ -14,6 +17,9 @@ use crate::harness::is_guest;
 
 /// How long the others have to learn of a death, and to end what waits for it.
 const SEEN: Duration = Duration::from_secs(2);
+
+/// How long a process may take to stop.
+const STOPS: Duration = Duration::from_secs(10);
 
 /// After how long without a sign of life a rank counts as dead in these jobs. By default it is 5 s.
 pub(super) fn silence() -> Duration {
@@ -62,28 +68,42 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Shuts down every connection of a process, under those who use them. It is stopped meanwhile, so that to
-/// it they all break at once, however long this takes.
+/// Shuts down every connection of a process, under those who use them, one right after the other.
 pub(super) fn close_sockets(process: Pid) -> anyhow::Result<()> {
-    kill_process(process, Signal::STOP)?;
-    let closed = close_all(process);
-    kill_process(process, Signal::CONT)?;
-    closed
-}
-
-fn close_all(process: Pid) -> anyhow::Result<()> {
     let pidfd = pidfd_open(process, PidfdFlags::empty())?;
-    for entry in fs::read_dir(format!("/proc/{}/fd", process.as_raw_nonzero()))?.flatten() {
-        let Ok(number) = entry.file_name().to_string_lossy().parse() else {
-            continue;
-        };
+    let entries = fs::read_dir(format!("/proc/{}/fd", process.as_raw_nonzero()))?;
+    let copies = entries.flatten().filter_map(|entry| {
+        let number = entry.file_name().to_string_lossy().parse().ok()?;
         // What is closed meanwhile cannot be copied; files and listeners have no peer, and stay.
-        if let Ok(copy) = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty())
-            && getpeername(&copy).is_ok()
-        {
-            // It may have been shut down by its owner.
-            let _ = shutdown(&copy, Shutdown::Both);
-        }
+        let copy = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty()).ok()?;
+        getpeername(&copy).is_ok().then_some(copy)
+    });
+    let copies: Vec<_> = copies.collect();
+    for copy in copies {
+        // It may have been shut down by its owner.
+        let _ = shutdown(&copy, Shutdown::Both);
     }
     Ok(())
+}
+
+/// Stops a process. On a busy machine its threads may go on for a while after the signal was sent.
+pub(super) fn stop(process: Pid) -> anyhow::Result<()> {
+    kill_process(process, Signal::STOP)?;
+    let deadline = Deadline::after(STOPS);
+    while !stands(process)? {
+        ensure!(!deadline.expired(), "the process does not stop");
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Whether no thread of a process runs any more.
+fn stands(process: Pid) -> anyhow::Result<bool> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()))?;
+    Ok(tasks.flatten().all(|task| {
+        let status = fs::read_to_string(task.path().join("status"));
+        let stopped = |line: &str| line.starts_with("State:\tT");
+        // One that is not there any more has ended.
+        status.map_or(true, |status| status.lines().any(stopped))
+    }))
 }

@@ -10,7 +10,7 @@ use mscclpp_bootstrap::Deadline;
 use rustix::process::Signal;
 
 use super::RANKS;
-use super::fault::{Fault, close_sockets, on_these_cores, silence};
+use super::fault::{Fault, close_sockets, on_these_cores, silence, stop};
 use super::left::Left;
 use super::moment::{Moment, What};
 use super::network::Network;
@@ -219,7 +219,7 @@ impl<'a> Jobs<'a> {
         let begun = Instant::now();
         match fault {
             Fault::Kill => drop(job.kill(victim)?),
-            Fault::Stop => job.signal(victim, Signal::STOP)?,
+            Fault::Stop => stop(job.process(victim)?)?,
             Fault::Close => close_sockets(job.process(victim)?)?,
             Fault::Cut => (self.network.as_ref().context("no network")?).cut(victim)?,
         }
