@@ -215,6 +215,15 @@ impl<'a> Fixture<'a> {
     }
 }
 
+/// Whether an error is the peer's word that its NIC refused a request. A host has that where its own NIC's
+/// error, which says more, does not come in time.
+pub fn has_refused(error: &Error, peer: usize) -> bool {
+    let Error::PeerFailed { rank, reason } = error else {
+        return false;
+    };
+    *rank == Some(peer) && reason == "it refused a request"
+}
+
 /// Fails if a NIC in software saw a poster break a rule.
 pub fn no_violations(nic: &softnic::Device) -> anyhow::Result<()> {
     let violations = nic.take_violations();

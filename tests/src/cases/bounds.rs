@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use mscclpp_port::{Error, IbMode, MemoryId, Status};
 
 use crate::backend::Backend;
-use crate::fixture::{Fixture, Link, error_of};
+use crate::fixture::{Fixture, Link, error_of, has_refused};
 use crate::harness::{Context, Registry, TestResult};
 use crate::kernels::{Call, Range, Steps};
 
@@ -228,7 +228,9 @@ fn deregistered(context: &Context, backend: &'static Backend) -> TestResult {
         let error = error_of(&gone.connection)?;
         let right = match backend.mode {
             IbMode::Default => matches!(error, Error::Refused { rank: Some(1), .. }),
-            IbMode::GpuNetIo => matches!(error, Error::QueueFailed { rank: Some(1), .. }),
+            IbMode::GpuNetIo => {
+                matches!(error, Error::QueueFailed { rank: Some(1), .. }) || has_refused(&error, 1)
+            }
             IbMode::Host | IbMode::HostNoAtomic => {
                 let refused = matches!(error, Error::RequestFailed { rank: Some(1), .. });
                 refused && error.to_string().contains("REM_ACCESS_ERR")

@@ -117,7 +117,7 @@ fn go_on(
     }
 }
 
-/// One message of rank 0 comes after its signal. Rank 1's kernel has to report it.
+/// One signal of rank 0 has no message. Rank 1's kernel has to report the older one in its place.
 fn is_found(context: &Context, backend: &'static Backend) -> TestResult {
     for form in forms(backend) {
         let fixture = open(context, backend, *form)?;
@@ -134,7 +134,7 @@ fn is_found(context: &Context, backend: &'static Backend) -> TestResult {
                 .finish(context.deadline());
             match ended {
                 Ok(_) if context.rank() == 0 => {}
-                Ok(_) => bail!("{what}: a message behind its signal was not found"),
+                Ok(_) => bail!("{what}: a signal without its message was not found"),
                 Err(error) if context.rank() == 0 || error.is::<Stuck>() => return Err(error),
                 Err(error) => {
                     // The last round.

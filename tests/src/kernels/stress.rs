@@ -133,8 +133,8 @@ pub struct Generations {
     pub words: u64,
     /// 0 or 1.
     pub rank: usize,
-    /// Whether the last message of the last round is signalled long before it is sent, so that the
-    /// peer's kernel has to report it. Of one rank only: the other one is to look meanwhile.
+    /// Whether the last message of the last round is signalled and never sent, so that the peer's
+    /// kernel has to report what the round before the last left there. Of one rank only.
     pub planted: bool,
 }
 

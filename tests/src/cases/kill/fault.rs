@@ -3,15 +3,34 @@
 
 use std::fmt;
 use std::fs;
+use std::thread;
 use std::time::Duration;
 
+use anyhow::ensure;
+use mscclpp_bootstrap::Deadline;
 use rustix::net::{Shutdown, getpeername, shutdown};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
+};
 
-/// After how long without a sign of life a rank counts as dead in these jobs. By default it is 5 s.
-pub(super) const SILENCE: Duration = Duration::from_secs(1);
+use crate::harness::is_guest;
+
 /// How long the others have to learn of a death, and to end what waits for it.
 const SEEN: Duration = Duration::from_secs(2);
+
+/// How long a process may take to stop.
+const STOPS: Duration = Duration::from_secs(10);
+
+/// After how long without a sign of life a rank counts as dead in these jobs. By default it is 5 s.
+pub(super) fn silence() -> Duration {
+    on_these_cores(Duration::from_secs(1))
+}
+
+/// What a time for real cores is on these, which may be emulated: then a rank that lives may be silent
+/// for longer than real ones are, and hears of a death as late.
+pub(super) fn on_these_cores(time: Duration) -> Duration {
+    if is_guest() { 3 * time } else { time }
+}
 
 /// What happens to a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +51,8 @@ impl Fault {
     /// How long the others may take to learn of it and to tell.
     pub(super) fn seen_within(self) -> Duration {
         match self {
-            Self::Kill | Self::Close => SEEN,
-            Self::Stop | Self::Cut => SILENCE + SEEN,
+            Self::Kill | Self::Close => on_these_cores(SEEN),
+            Self::Stop | Self::Cut => silence() + on_these_cores(SEEN),
         }
     }
 }
@@ -49,20 +68,42 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Shuts down every connection of a process, under those who use them.
+/// Shuts down every connection of a process, under those who use them, one right after the other.
 pub(super) fn close_sockets(process: Pid) -> anyhow::Result<()> {
     let pidfd = pidfd_open(process, PidfdFlags::empty())?;
-    for entry in fs::read_dir(format!("/proc/{}/fd", process.as_raw_nonzero()))?.flatten() {
-        let Ok(number) = entry.file_name().to_string_lossy().parse() else {
-            continue;
-        };
+    let entries = fs::read_dir(format!("/proc/{}/fd", process.as_raw_nonzero()))?;
+    let copies = entries.flatten().filter_map(|entry| {
+        let number = entry.file_name().to_string_lossy().parse().ok()?;
         // What is closed meanwhile cannot be copied; files and listeners have no peer, and stay.
-        if let Ok(copy) = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty())
-            && getpeername(&copy).is_ok()
-        {
-            // It may have been shut down by its owner.
-            let _ = shutdown(&copy, Shutdown::Both);
-        }
+        let copy = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty()).ok()?;
+        getpeername(&copy).is_ok().then_some(copy)
+    });
+    let copies: Vec<_> = copies.collect();
+    for copy in copies {
+        // It may have been shut down by its owner.
+        let _ = shutdown(&copy, Shutdown::Both);
     }
     Ok(())
+}
+
+/// Stops a process. On a busy machine its threads may go on for a while after the signal was sent.
+pub(super) fn stop(process: Pid) -> anyhow::Result<()> {
+    kill_process(process, Signal::STOP)?;
+    let deadline = Deadline::after(STOPS);
+    while !stands(process)? {
+        ensure!(!deadline.expired(), "the process does not stop");
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Whether no thread of a process runs any more.
+fn stands(process: Pid) -> anyhow::Result<bool> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()))?;
+    Ok(tasks.flatten().all(|task| {
+        let status = fs::read_to_string(task.path().join("status"));
+        let stopped = |line: &str| line.starts_with("State:\tT");
+        // One that is not there any more has ended.
+        status.map_or(true, |status| status.lines().any(stopped))
+    }))
 }

@@ -10,11 +10,11 @@ use mscclpp_bootstrap::Deadline;
 use rustix::process::Signal;
 
 use super::RANKS;
-use super::fault::{Fault, SILENCE, close_sockets};
+use super::fault::{Fault, close_sockets, on_these_cores, silence, stop};
 use super::left::Left;
 use super::moment::{Moment, What};
 use super::network::Network;
-use super::play::{CLEAN, ENDED, JOIN_TIME, NAMED, PART, WAITING};
+use super::play::{CLEAN, ENDED, NAMED, PART, WAITING, join_time};
 use crate::harness::{Context, Job, Place, Skip};
 
 /// How long ranks may take to come to the moment.
@@ -23,8 +23,11 @@ const COMES: Duration = Duration::from_secs(30);
 const LEAVES: Duration = Duration::from_secs(10);
 /// How much longer than that a teardown may take whose peer is not there any more.
 const TEARDOWN: Duration = Duration::from_secs(6);
-/// Ranks that have come may have to wait for another in a join; they are there after this.
-const CHECKED_IN: Duration = Duration::from_millis(400);
+/// Where nobody can check in, because rank 0 is not there yet, ranks look for it after this.
+const LOOKS_FOR_IT: Duration = Duration::from_millis(400);
+/// What rank 0 of a join logs of each other rank, and the filter by which it does.
+const CHECKED_IN: &str = "checked in with rank 0";
+const LOGS_IT: (&str, &str) = ("RUST_LOG", "mscclpp_bootstrap=debug");
 
 /// A link that is cut for a part of the silence, such that TCP sends again only when that is over: after
 /// 0.2, 0.6, 1.4, 3 and 6.2 s.
@@ -174,7 +177,7 @@ impl<'a> Jobs<'a> {
     }
 
     fn job(&self, place: Place, part: &str) -> anyhow::Result<Job> {
-        self.job_with(place, part, SILENCE)
+        self.job_with(place, part, silence())
     }
 
     fn job_with(&self, mut place: Place, part: &str, silence: Duration) -> anyhow::Result<Job> {
@@ -184,6 +187,10 @@ impl<'a> Jobs<'a> {
             ("MSCCLPP_BOOTSTRAP_TIMEOUT", "30".into()),
             ("MSCCLPP_CONNECTION_TIMEOUT", "30".into()),
         ];
+        if self.what == What::Join {
+            let (name, filter) = LOGS_IT;
+            place.variables.push((name, filter.into()));
+        }
         Job::at(place, part, RANKS)
     }
 
@@ -202,14 +209,17 @@ impl<'a> Jobs<'a> {
         for rank in (0..RANKS).filter(|rank| Some(*rank) != late) {
             job.expect(rank, WAITING, comes)?;
         }
-        if late.is_some() {
-            thread::sleep(CHECKED_IN);
+        match late {
+            Some(0) => thread::sleep(on_these_cores(LOOKS_FOR_IT)),
+            // Rank 0 can only name, and tell, whom it knows.
+            Some(_) => checked_in(&job, RANKS - 2, comes)?,
+            None => {}
         }
 
         let begun = Instant::now();
         match fault {
             Fault::Kill => drop(job.kill(victim)?),
-            Fault::Stop => job.signal(victim, Signal::STOP)?,
+            Fault::Stop => stop(job.process(victim)?)?,
             Fault::Close => close_sockets(job.process(victim)?)?,
             Fault::Cut => (self.network.as_ref().context("no network")?).cut(victim)?,
         }
@@ -225,8 +235,8 @@ impl<'a> Jobs<'a> {
         }
         let limit = match self.what {
             // Without rank 0 there is nobody who knows.
-            What::Join if victim == 0 || late == Some(0) => JOIN_TIME + fault.seen_within(),
-            What::Teardown => TEARDOWN,
+            What::Join if victim == 0 || late == Some(0) => join_time() + fault.seen_within(),
+            What::Teardown => on_these_cores(TEARDOWN),
             _ => fault.seen_within(),
         };
         let mut last = begun;
@@ -264,10 +274,22 @@ impl<'a> Jobs<'a> {
         }
         // It may have ended already, or not wait for a word.
         let _ = job.tell(victim);
-        let limit = Deadline::after(8 * SILENCE + JOIN_TIME + TEARDOWN);
+        let limit = Deadline::after(8 * silence() + join_time() + on_these_cores(TEARDOWN));
         let (_, line) = job.line(victim, limit)?;
         ensure!(!line.starts_with(ENDED), "it was not disturbed: {line}");
         job.expect(victim, CLEAN, limit)?;
         job.end_well(victim, limit)
+    }
+}
+
+/// Waits until rank 0 knows of so many others that join.
+fn checked_in(job: &Job, others: usize, deadline: Deadline) -> anyhow::Result<()> {
+    loop {
+        let log = job.stderr(0);
+        if log.matches(CHECKED_IN).count() >= others {
+            return Ok(());
+        }
+        ensure!(!deadline.expired(), "not all check in; rank 0's log: {log}");
+        thread::sleep(Duration::from_millis(2));
     }
 }

@@ -77,6 +77,9 @@ fn budgets(context: &Context, backend: &'static Backend) -> TestResult {
 
 /// A flush that is granted little returns before the acknowledgement of a slow network, and says so.
 fn delayed(context: &Context, backend: &'static Backend) -> TestResult {
+    /// Delays are drawn from none to the longest, and a thread may not run between its put and the flush:
+    /// then the acknowledgement is there.
+    const TRIES: usize = 10;
     let nic = DeviceConfig {
         network: NetworkConfig {
             delay: Duration::from_millis(20),
@@ -98,13 +101,21 @@ fn delayed(context: &Context, backend: &'static Backend) -> TestResult {
         (0, Call::Flush),
         (0, Call::FlushWithin(0)),
     ];
-    let done = Steps::launch(&[link.base()], &calls)?.finish(context.deadline())?;
-    let statuses: Vec<Status> = (done.iter())
-        .map(|done| done.status())
-        .collect::<anyhow::Result<_>>()?;
-    ensure!(
-        statuses == [Status::Ok, Status::Timeout, Status::Ok, Status::Ok],
-        "put and flushes return {statuses:?}"
-    );
+    let mut seen = false;
+    for _ in 0..TRIES {
+        let done = Steps::launch(&[link.base()], &calls)?.finish(context.deadline())?;
+        let statuses: Vec<Status> = (done.iter())
+            .map(|done| done.status())
+            .collect::<anyhow::Result<_>>()?;
+        seen = statuses == [Status::Ok, Status::Timeout, Status::Ok, Status::Ok];
+        ensure!(
+            seen || statuses == [Status::Ok; 4],
+            "put and flushes return {statuses:?}"
+        );
+        if seen {
+            break;
+        }
+    }
+    ensure!(seen, "each of {TRIES} flushes was granted enough");
     fixture.meet()
 }

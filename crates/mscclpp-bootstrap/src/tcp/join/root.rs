@@ -310,6 +310,7 @@ impl Gathering {
             (Event::Said(Visit::CheckIn { rank, world, place }), None) => {
                 seat.rank = Some(rank);
                 self.book.check_in(rank, world, place)?;
+                tracing::debug!(rank, "checked in with rank 0");
                 let _ = seat.answers.send(Answer::Seated { nonce: self.nonce });
                 let _ = seat.answers.send(Answer::Missing(self.book.missing()));
                 if self.book.complete() {

@@ -55,9 +55,9 @@ mutants! {
     ready_not_released: "queue_device.hpp",
         "      memory::fence<scopeDevice>(memoryOrderRelease);\n      // Only a baton" => "      // Only a baton",
         "queue", order::handed_over;
-    ready_not_released_on_weak_memory: "queue_device.hpp",
+    ready_not_released_as_mixed_posts_see_it: "queue_device.hpp",
         "      memory::fence<scopeDevice>(memoryOrderRelease);\n      // Only a baton" => "      // Only a baton",
-        "queue", baton::weak;
+        "queue", baton::weak_for_long;
     later_words_not_made_ready: "queue_device.hpp",
         "for (uint64_t index = first + 1; index < first + count; ++index) {" => "for (uint64_t index = first + 1; index < first; ++index) {",
         "queue", baton::mixed;
