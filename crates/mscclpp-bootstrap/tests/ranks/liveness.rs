@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::{Bootstrap, BootstrapError, Deadline, Tag, TcpBootstrap, TcpOptions};
+use rustix::io::Errno;
 use rustix::net::{Shutdown, getpeername, shutdown};
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
@@ -117,6 +118,43 @@ fn a_process_that_is_stopped_while_joining_is_named_to_all() {
     }
 }
 
+/// The connections of rank 0 break, and it comes to look for the others only when these have noticed.
+#[test]
+fn rank_0_that_loses_its_connections_while_joining_blames_nobody_who_lives() {
+    const LINGERS: Duration = Duration::from_millis(300);
+    let begun = Instant::now();
+    loop {
+        // Rank 3 never comes.
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(
+            directory.path().join("secret"),
+            "a secret of this very test",
+        )
+        .unwrap();
+        let mut ranks: Vec<Rank> = (0..3)
+            .map(|rank| Rank::start("silence", rank, 4, directory.path()))
+            .collect();
+        check_in(&ranks[1..]);
+        signal(&ranks[0], Signal::STOP);
+        let broke = Instant::now();
+        close_sockets(&ranks[0], false);
+        thread::sleep(Duration::from_millis(60));
+        signal(&ranks[0], Signal::CONT);
+        let error = ranks[0].says("failed ");
+        if error.contains("has died") && broke.elapsed() > LINGERS {
+            // It had no time to look while they could be found.
+            assert!(begun.elapsed() < secs(20), "never in time: {error}");
+            continue;
+        }
+        assert!(error.contains("rank 0 is to blame"), "{error}");
+        for rank in &mut ranks[1..] {
+            let error = rank.says("failed ");
+            assert!(error.contains("rank 0 has died"), "{error}");
+        }
+        return;
+    }
+}
+
 /// Three neighbours die at once; how long it took until all others knew of all three.
 fn neighbours_die() -> Duration {
     let (mut ranks, _directory) = silence(8);
@@ -191,7 +229,11 @@ fn close_sockets(rank: &Rank, downwards: bool) -> Duration {
             if !closed.is_empty() {
                 thread::sleep(Duration::from_millis(20));
             }
-            shutdown(&copy, Shutdown::Both).unwrap();
+            match shutdown(&copy, Shutdown::Both) {
+                // Its peer was faster.
+                Ok(()) | Err(Errno::NOTCONN) => {}
+                Err(error) => panic!("{error}"),
+            }
             closed.push(Instant::now());
         }
     }

@@ -26,6 +26,9 @@ const FILE_TRUST: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long telling rank 0 that this rank waits no longer may take.
 const LAST_WORDS: Duration = Duration::from_millis(20);
+/// How long a rank whose connection to rank 0 broke can still be found: rank 0 may live, and tells by
+/// who listens whether it is to blame itself.
+const LINGERS: Duration = Duration::from_millis(300);
 
 pub(super) async fn visit(node: &Arc<Node>, join: Join) -> Result<(), BootstrapError> {
     let root = match &join.meeting {
@@ -144,7 +147,14 @@ impl Visitor<'_> {
                 (reader, answer) = &mut hearing => {
                     hearing = Box::pin(hear(reader));
                     heard = Instant::now();
-                    answer.map_err(|error| self.lost(doing, &error))?
+                    match answer {
+                        Ok(answer) => answer,
+                        Err(error) => {
+                            let error = self.lost(doing, &error);
+                            tokio::time::sleep(LINGERS).await;
+                            return Err(error);
+                        }
+                    }
                 }
                 connected = of(&mut connecting) => {
                     connecting = None;
