@@ -120,8 +120,8 @@ struct TestMpArgs {
     /// How many ranks
     #[arg(short, default_value = "2", value_name = "N", value_parser = ranks)]
     n: usize,
-    /// Run only tests whose `Suite.Test` contains this text; with a dash before it (-Kill) those that do
-    /// not; several with commas between
+    /// Run only tests whose `Suite.Test` contains this text, or one of several with commas between; with a
+    /// dash before the first (-Kill,Blocked) those that contain none
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     filter: Option<String>,
     /// Run only tests of backends whose name contains this text, such as proxy-ethernet

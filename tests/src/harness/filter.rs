@@ -5,14 +5,14 @@ use super::options::Options;
 use super::test::Test;
 
 /// A filter as upstream writes it: a substring of `Suite.Test`, or `-` and a comma list of
-/// substrings that exclude.
+/// substrings that exclude. Those that select may be a list, too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Filter {
     /// Every name.
     #[default]
     All,
-    /// Names that contain the text.
-    Contains(String),
+    /// Names that contain one of the texts.
+    Contains(Vec<String>),
     /// Names that contain none of the texts.
     Excludes(Vec<String>),
 }
@@ -20,16 +20,17 @@ pub enum Filter {
 impl Filter {
     /// Reads the text of `--filter`.
     pub fn parse(text: &str) -> Self {
+        let texts = |list: &str| -> Vec<String> {
+            list.split(',')
+                .map(str::trim)
+                .filter(|part| !part.is_empty())
+                .map(str::to_owned)
+                .collect()
+        };
         match text.strip_prefix('-') {
-            Some(list) => Self::Excludes(
-                list.split(',')
-                    .map(str::trim)
-                    .filter(|part| !part.is_empty())
-                    .map(str::to_owned)
-                    .collect(),
-            ),
+            Some(list) => Self::Excludes(texts(list)),
             None if text.is_empty() => Self::All,
-            None => Self::Contains(text.to_owned()),
+            None => Self::Contains(texts(text)),
         }
     }
 
@@ -37,7 +38,7 @@ impl Filter {
     pub fn admits(&self, name: &str) -> bool {
         match self {
             Self::All => true,
-            Self::Contains(text) => name.contains(text.as_str()),
+            Self::Contains(list) => list.iter().any(|text| name.contains(text.as_str())),
             Self::Excludes(list) => !list.iter().any(|text| name.contains(text.as_str())),
         }
     }
@@ -67,6 +68,10 @@ mod tests {
         let filter = Filter::parse("PingPong");
         assert!(filter.admits("PortChannelOneToOneTest.PingPongEthernet"));
         assert!(!filter.admits("BootstrapTest.WithId"));
+        let filter = Filter::parse("PingPong, Bootstrap");
+        assert!(filter.admits("PortChannelOneToOneTest.PingPongEthernet"));
+        assert!(filter.admits("BootstrapTest.WithId"));
+        assert!(!filter.admits("CommunicatorTest.BasicWrite"));
     }
 
     #[test]
