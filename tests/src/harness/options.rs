@@ -29,8 +29,8 @@ impl Profile {
 #[derive(Clone, Debug, Parser)]
 #[command(name = "conformance", version)]
 pub struct Options {
-    /// Run the tests whose `Suite.Test` contains this text; with a leading `-`, those that contain
-    /// none of a comma list
+    /// Run the tests whose `Suite.Test` contains this text, or one of a comma list; with a leading `-`,
+    /// those that contain none of it
     #[arg(
         long,
         default_value = "",
