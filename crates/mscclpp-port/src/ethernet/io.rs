@@ -200,7 +200,8 @@ impl<'a> Io<'a> {
                 let cause = if self.receiver.mid_frame() {
                     "its end of the connection closed inside a frame"
                 } else {
-                    "its end of the connection closed without a goodbye: it died or failed"
+                    "its end of the connection closed without a goodbye: it died, or its connection \
+                     failed: look at that rank's own error"
                 };
                 shared.peer_down(cause);
                 Err(Over)
