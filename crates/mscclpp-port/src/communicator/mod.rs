@@ -263,7 +263,9 @@ impl Communicator {
         })
     }
 
-    /// Makes a semaphore over a connection with `rank`, who must do the same on the same tag.
+    /// Makes a semaphore over a connection with `rank`, who must do the same on the same tag, with its
+    /// end of the same connection: the halves meet by the tag alone. So use another tag for each
+    /// connection between the same ranks.
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] if the connection leads to another rank. The connection's, if it is down
