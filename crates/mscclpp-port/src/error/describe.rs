@@ -72,6 +72,24 @@ impl fmt::Display for RankName {
     }
 }
 
+/// A rank in brackets behind an operation, unless the operation names it itself.
+pub(super) struct UnnamedRank<'a>(pub(super) &'a str, pub(super) Option<usize>);
+
+impl fmt::Display for UnnamedRank<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(operation, rank) = *self;
+        if let Some(rank) = rank {
+            let name = format!("rank {rank}");
+            let mut behind = operation.split(&name).skip(1);
+            // Rank 1 is not named by "rank 12".
+            if behind.any(|text| !text.starts_with(|c: char| c.is_ascii_digit())) {
+                return Ok(());
+            }
+        }
+        write!(f, " (rank {})", RankName(rank))
+    }
+}
+
 /// Whose the other end is, and on which tag, as far as it is known.
 pub(super) struct OtherEnd(pub(super) Option<usize>, pub(super) Option<u32>);
 
