@@ -152,7 +152,7 @@ fn a_pending_that_was_dropped_keeps_neither_its_connection_nor_its_place_in_vain
 #[test]
 fn what_could_not_be_made_of_a_record_in_time_is_made_when_asked_again() {
     let [a, b] = pair();
-    let line = b.line(0, 0).unwrap();
+    let line = b.line("receive", 0, 0).unwrap();
     let slow = line.receive(Kind::Memory, |bytes, deadline| {
         if deadline.expired() {
             return Err(line_timeout());
