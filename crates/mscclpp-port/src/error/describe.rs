@@ -6,6 +6,9 @@ use std::fmt;
 use mlx5_queue::Syndrome;
 use mscclpp_device::abi::{Transfer, Trigger};
 
+/// What keeps a peer from leaving too early, in the errors of those that it leaves.
+pub(crate) const BARRIER: &str = "a barrier before anybody lets go keeps it until all are through";
+
 /// A trigger in a message: the operation, and the ids and offsets that it names.
 pub(super) struct Described<'a>(pub(super) &'a Trigger);
 

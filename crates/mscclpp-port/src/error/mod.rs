@@ -23,6 +23,7 @@ use crate::refusal::Refused;
 use crate::transport::TransportKind;
 #[cfg(feature = "ib")]
 use crate::verbs::VerbsError;
+pub(crate) use describe::BARRIER;
 #[cfg(feature = "ib")]
 use describe::list;
 use describe::{Described, Hint, OtherEnd, RankName, UnnamedRank, WaitedFor};

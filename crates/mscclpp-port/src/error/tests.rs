@@ -63,6 +63,26 @@ fn a_timeout_names_the_rank_once() {
 }
 
 #[test]
+fn a_refusal_of_an_unknown_key_says_what_keeps_it() {
+    let refused = Refused {
+        operation: crate::refusal::Operation::Write,
+        key: 1,
+        offset: 0,
+        len: 8,
+        reason: crate::refusal::Refusal::UnknownKey,
+    };
+    let text = (Error::Refused {
+        rank: Some(1),
+        refused,
+    })
+    .to_string();
+    assert!(
+        text.contains("keeps its RegisteredMemory until a barrier"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_dead_peer_is_named() {
     let error = Error::PeerDown {
         rank: Some(7),
