@@ -12,7 +12,7 @@ use mscclpp_bootstrap::{Deadline, Deadlines};
 
 use crate::control::{Arrived, Control, Message, Route, watch_for_silence};
 use crate::ending::{join_within, wait_until};
-use crate::error::{Error, Result};
+use crate::error::{BARRIER, Error, Result};
 use crate::status::StickyStatus;
 use crate::sync::lock_plain as lock;
 use crate::watcher::{Watched, Watcher};
@@ -226,7 +226,7 @@ impl ControlEnd {
             Arrived::End(cause) => self.peer_down(cause),
             Arrived::Message(Message::Goodbye) => {
                 self.left.store(true, SeqCst);
-                self.peer_down("it has closed the connection")
+                self.peer_down(format!("it has closed the connection: {BARRIER}"))
             }
             Arrived::Message(Message::Failed(reason)) => Error::PeerFailed { rank, reason },
             Arrived::Message(Message::Refused) => self.refused(),

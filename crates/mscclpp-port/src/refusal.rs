@@ -52,7 +52,10 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::UnknownKey => "no memory is registered under the key (never, or no longer)",
+            Self::UnknownKey => {
+                "no memory is registered under the key (never, or no longer: its owner keeps its \
+                 RegisteredMemory until a barrier)"
+            }
             Self::OutOfBounds => "the range is out of bounds of the registration",
             Self::AccessDenied => "the registration does not allow it",
             Self::Misaligned => "the word is not aligned to 8 bytes",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mscclpp_bootstrap::{Bootstrap, TcpBootstrap};
-use mscclpp_device::abi::PortChannelDeviceHandle;
+use mscclpp_device::abi::{PortChannelDeviceHandle, Status};
 use mscclpp_device::executor::{HostKernel, LaunchDims};
 use mscclpp_port::{Buffer, Communicator, Device, EndpointConfig, ProxyService, TransportKind};
 
@@ -80,9 +80,11 @@ fn one_word() -> Result<(), Box<dyn Error + Send + Sync>> {
         std::process::exit(1);
     }
 
-    if status.load_u64(0)? != 0 {
-        let why = connection.status().map(|error| error.to_string());
-        return Err(format!("the call failed: {}", why.unwrap_or_default()).into());
+    let ended = Status::try_from(status.load_u64(0)? as u32)?;
+    if ended != Status::Ok {
+        // A call that was refused has no error at the connection.
+        let why = connection.status().map(|error| format!("; {error}"));
+        return Err(format!("the call failed: {ended}{}", why.unwrap_or_default()).into());
     }
     println!("rank {rank}: the word is {}", buffer.load_u64(0)?);
     // Nobody leaves while others still need it.

@@ -15,7 +15,15 @@ use mscclpp_port::{
 const GREETING: &[u8] = b"hello, rank 1";
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-fn main() -> anyhow::Result<()> {
+fn main() {
+    if let Err(error) = one_rank() {
+        // Not by `Debug`, which may add a backtrace.
+        eprintln!("Error: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+fn one_rank() -> anyhow::Result<()> {
     if std::env::args().len() > 1 {
         println!(
             "Rank 0 puts a greeting into the memory of rank 1. Takes no options; start 2 ranks."

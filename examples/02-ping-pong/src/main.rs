@@ -51,7 +51,15 @@ unsafe extern "C" {
 const ONE_THREAD: LaunchDims = LaunchDims { grid: 1, block: 1 };
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-fn main() -> anyhow::Result<()> {
+fn main() {
+    if let Err(error) = one_rank() {
+        // Not by `Debug`, which may add a backtrace.
+        eprintln!("Error: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+fn one_rank() -> anyhow::Result<()> {
     let options = Options::parse();
     let bootstrap = TcpBootstrap::from_launcher(TIMEOUT)?;
     ensure!(bootstrap.world_size() == 2, "start it on 2 ranks");

@@ -44,7 +44,15 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// What rank 0 puts into the word.
 const START: u64 = 1000;
 
-fn main() -> anyhow::Result<()> {
+fn main() {
+    if let Err(error) = one_rank() {
+        // Not by `Debug`, which may add a backtrace.
+        eprintln!("Error: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+fn one_rank() -> anyhow::Result<()> {
     let options = Options::parse();
     let bootstrap = Arc::new(TcpBootstrap::from_launcher(TIMEOUT)?);
     let (rank, world) = (bootstrap.rank(), bootstrap.world_size());

@@ -49,7 +49,15 @@ fn slice(rank: usize, bytes: u64) -> Vec<u8> {
         .collect()
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() {
+    if let Err(error) = one_rank() {
+        // Not by `Debug`, which may add a backtrace.
+        eprintln!("Error: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+fn one_rank() -> anyhow::Result<()> {
     let options = Options::parse();
     let bootstrap = Arc::new(TcpBootstrap::from_launcher(TIMEOUT)?);
     let (rank, world) = (bootstrap.rank(), bootstrap.world_size());

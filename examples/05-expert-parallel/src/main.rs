@@ -86,7 +86,15 @@ fn address<T>(items: &[T]) -> u64 {
     items.as_ptr().expose_provenance() as u64
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() {
+    if let Err(error) = one_rank() {
+        // Not by `Debug`, which may add a backtrace.
+        eprintln!("Error: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+fn one_rank() -> anyhow::Result<()> {
     let options = Options::parse();
     let bootstrap = Arc::new(TcpBootstrap::from_launcher(TIMEOUT)?);
     let (rank, world) = (bootstrap.rank(), bootstrap.world_size());

@@ -44,7 +44,15 @@ const FAILED_WITH: u64 = 40;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-fn main() -> anyhow::Result<()> {
+fn main() {
+    if let Err(error) = one_rank() {
+        // Not by `Debug`, which may add a backtrace.
+        eprintln!("Error: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+fn one_rank() -> anyhow::Result<()> {
     let options = Options::parse();
     let bootstrap = TcpBootstrap::from_launcher(TIMEOUT)?;
     ensure!(bootstrap.world_size() == 2, "start it on 2 ranks");

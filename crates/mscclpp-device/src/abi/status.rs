@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 //! How a blocking device call ended, and the sticky word that tells it.
 
+use std::fmt;
+
 use thiserror::Error;
 
 /// What a device call returns; twin of `mscclpp::Status` in `status.hpp`.
@@ -24,6 +26,24 @@ pub enum Status {
     /// The channel's backend or signal mode has no such operation. Nothing was
     /// posted. Never found in a status word.
     Unsupported = 6,
+}
+
+/// Its name, and what it means.
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let meaning = match self {
+            Self::Ok => "done",
+            Self::Timeout => "the call's own budget was used up; it may be repeated",
+            Self::QueueError => "the connection, its queue or the proxy has failed",
+            Self::PeerDown => "the peer is gone, or has closed its end",
+            Self::Aborted => "the host stopped the service",
+            Self::InvalidArgument => {
+                "an id, offset, size or alignment that the channel cannot have; nothing was posted"
+            }
+            Self::Unsupported => "the channel has no such operation; nothing was posted",
+        };
+        write!(f, "{self:?}: {meaning}")
+    }
 }
 
 /// A status code that this version does not know.
@@ -109,6 +129,15 @@ mod tests {
         assert_eq!(word.to_bits(), 0xdead_beef_0000_0003);
         assert_eq!(StatusWord::from_bits(word.to_bits()), word);
         assert_eq!(word.status(), Ok(Status::PeerDown));
+    }
+
+    #[test]
+    fn a_status_prints_its_name_and_what_it_means() {
+        for status in (0..7).map(|code| Status::try_from(code).unwrap()) {
+            let text = status.to_string();
+            let meaning = text.strip_prefix(&format!("{status:?}: "));
+            assert!(meaning.is_some_and(|words| !words.is_empty()), "{text}");
+        }
     }
 
     #[test]

@@ -84,8 +84,8 @@ pub enum ExecutorError {
     /// Threads still run at the deadline. They go on running: the memory that
     /// they use must stay, and joining again is possible.
     #[error(
-        "kernel {kernel}: {unfinished} of {total} threads still run after {waited:?}, the first is \
-         {first}"
+        "kernel {kernel}: {unfinished} of {total} threads still run after {waited:.1?}, the first is \
+         {first}; see docs/errors.md, \"A kernel does not end\""
     )]
     Unfinished {
         /// Name of the kernel.

@@ -78,6 +78,7 @@ fn a_join_past_its_deadline_names_kernel_and_threads_and_can_be_repeated() {
         }
     };
     assert!(started.elapsed() < Duration::from_secs(10));
+    let text = error.to_string();
     let ExecutorError::Unfinished {
         kernel,
         unfinished,
@@ -93,6 +94,8 @@ fn a_join_past_its_deadline_names_kernel_and_threads_and_can_be_repeated() {
         ("semaphore_wait", 2, 3, 0)
     );
     assert!(waited >= Duration::from_millis(50));
+    let says = format!("still run after {waited:.1?}, the first is {first}; see docs/errors.md, ");
+    assert!(text.contains(&says), "{text}");
     assert!(!running.is_finished());
 
     semaphore.status.fail(Status::PeerDown);

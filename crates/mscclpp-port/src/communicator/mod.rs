@@ -182,7 +182,7 @@ impl Communicator {
     /// [`Error::InvalidUsage`] for an empty placeholder.
     pub fn send_memory(&self, memory: &RegisteredMemory, rank: usize, tag: u32) -> Result<()> {
         let record = Record::new(Kind::Memory, memory.serialize()?);
-        self.line(rank, tag)?.send(&record)
+        self.line("send a memory", rank, tag)?.send(&record)
     }
 
     /// Receives a memory that `rank` sends with [`send_memory`](Self::send_memory) on this tag.
@@ -190,7 +190,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::InvalidUsage`] when there is no such rank. The result has errors of its own.
     pub fn recv_memory(&self, rank: usize, tag: u32) -> Result<Pending<RegisteredMemory>> {
-        let line = self.line(rank, tag)?;
+        let line = self.line("receive a memory", rank, tag)?;
         Ok(line.receive(Kind::Memory, self.memory_of(rank, tag)))
     }
 
@@ -205,7 +205,7 @@ impl Communicator {
         let half = ((), memory.serialize()?);
         let mut make = self.memory_of(rank, tag);
         let make = move |(): &mut (), record: &[u8], deadline| make(record, deadline);
-        (self.line(rank, tag)?).exchange(Kind::Memory, Ok(half), make)
+        (self.line("exchange memory", rank, tag)?).exchange(Kind::Memory, Ok(half), make)
     }
 
     /// Makes a memory of a rank's record.
@@ -236,7 +236,7 @@ impl Communicator {
         rank: usize,
         tag: u32,
     ) -> Result<Pending<Connection>> {
-        let line = self.line(rank, tag)?;
+        let line = self.line("connect", rank, tag)?;
         let context = self.shared.context.clone();
         let peers = Arc::clone(&self.shared.peers);
         let timeout = self.shared.bootstrap.timeout();
@@ -263,7 +263,9 @@ impl Communicator {
         })
     }
 
-    /// Makes a semaphore over a connection with `rank`, who must do the same on the same tag.
+    /// Makes a semaphore over a connection with `rank`, who must do the same on the same tag, with its
+    /// end of the same connection: the halves meet by the tag alone. So use another tag for each
+    /// connection between the same ranks.
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] if the connection leads to another rank. The connection's, if it is down
@@ -281,7 +283,7 @@ impl Communicator {
                 detail: format!("the connection leads to rank {peer}, not to rank {rank}"),
             });
         }
-        let line = self.line(rank, tag)?;
+        let line = self.line("build a semaphore", rank, tag)?;
         let context = self.shared.context.clone();
         let (device, transport) = (connection.local_device(), connection.transport());
         let half = (connection.sticky().check())
@@ -322,12 +324,14 @@ impl Communicator {
         self.shared.peers.enter(status, rank, tag);
     }
 
-    fn line(&self, rank: usize, tag: u32) -> Result<Arc<Line>> {
+    fn line(&self, operation: &'static str, rank: usize, tag: u32) -> Result<Arc<Line>> {
         let world = self.shared.bootstrap.world_size();
         if rank >= world {
             return Err(Error::InvalidUsage {
-                operation: "reach a rank",
-                detail: format!("rank {rank} does not exist: the world has {world} ranks"),
+                operation,
+                detail: format!(
+                    "rank {rank} does not exist: the world has {world} ranks, numbered from 0 (tag {tag})"
+                ),
             });
         }
         Ok(self.shared.lines.get(&self.shared.bootstrap, rank, tag))

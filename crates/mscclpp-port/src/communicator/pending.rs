@@ -208,8 +208,14 @@ impl Line {
                         thread::sleep(until.remaining());
                     }
                     (mut error, None) => {
-                        if let Error::Timeout { waited, .. } = &mut error {
+                        if let Error::Timeout {
+                            waited, operation, ..
+                        } = &mut error
+                        {
                             *waited = deadline.budget();
+                            let rank = self.rank;
+                            *operation +=
+                                &format!(": did rank {rank} make the matching call on this tag?");
                         }
                         return Err(error);
                     }

@@ -26,12 +26,13 @@ impl fmt::Display for Table {
             .map(|at| self.0.iter().map(|row| row[at].chars().count()).max())
             .map(Option::unwrap_or_default)
             .collect();
-        for row in &self.0 {
+        for (at, row) in self.0.iter().enumerate() {
             let cells = row.iter().zip(&widths);
             let padded: Vec<String> = cells
                 .map(|(cell, width)| format!("{cell:>width$}"))
                 .collect();
-            writeln!(f, "{}", padded.join("  "))?;
+            let separator = if at == 0 { "" } else { "\n" };
+            write!(f, "{separator}{}", padded.join("  "))?;
         }
         Ok(())
     }
@@ -201,7 +202,7 @@ impl fmt::Display for Counters {
 /// A table for the FIFO, and one for the semaphores.
 impl fmt::Display for ProxyCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        proxies(std::slice::from_ref(self)).fmt(f)?;
+        writeln!(f, "{}", proxies(std::slice::from_ref(self)))?;
         semaphores(
             self.semaphores
                 .iter()
@@ -228,7 +229,7 @@ impl fmt::Display for Snapshot {
         let mut separator = "";
         for table in tables.iter().filter(|table| table.0.len() > 1) {
             write!(f, "{separator}{table}")?;
-            separator = "\n";
+            separator = "\n\n";
         }
         Ok(())
     }

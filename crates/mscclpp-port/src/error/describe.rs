@@ -6,6 +6,9 @@ use std::fmt;
 use mlx5_queue::Syndrome;
 use mscclpp_device::abi::{Transfer, Trigger};
 
+/// What keeps a peer from leaving too early, in the errors of those that it leaves.
+pub(crate) const BARRIER: &str = "a barrier before anybody lets go keeps it until all are through";
+
 /// A trigger in a message: the operation, and the ids and offsets that it names.
 pub(super) struct Described<'a>(pub(super) &'a Trigger);
 
@@ -69,6 +72,24 @@ impl fmt::Display for RankName {
             Some(rank) => write!(f, "{rank}"),
             None => f.write_str("unknown"),
         }
+    }
+}
+
+/// A rank in brackets behind an operation, unless the operation names it itself.
+pub(super) struct UnnamedRank<'a>(pub(super) &'a str, pub(super) Option<usize>);
+
+impl fmt::Display for UnnamedRank<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(operation, rank) = *self;
+        if let Some(rank) = rank {
+            let name = format!("rank {rank}");
+            let mut behind = operation.split(&name).skip(1);
+            // Rank 1 is not named by "rank 12".
+            if behind.any(|text| !text.starts_with(|c: char| c.is_ascii_digit())) {
+                return Ok(());
+            }
+        }
+        write!(f, " (rank {})", RankName(rank))
     }
 }
 

@@ -23,9 +23,10 @@ use crate::refusal::Refused;
 use crate::transport::TransportKind;
 #[cfg(feature = "ib")]
 use crate::verbs::VerbsError;
+pub(crate) use describe::BARRIER;
 #[cfg(feature = "ib")]
 use describe::list;
-use describe::{Described, Hint, OtherEnd, RankName, WaitedFor};
+use describe::{Described, Hint, OtherEnd, RankName, UnnamedRank, WaitedFor};
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -67,7 +68,7 @@ pub enum Error {
     },
 
     /// A deadline passed.
-    #[error("timed out after {waited:?} in {operation} (rank {})", RankName(*rank))]
+    #[error("timed out after {waited:?} in {operation}{}", UnnamedRank(operation, *rank))]
     Timeout {
         /// What was being waited for.
         operation: String,

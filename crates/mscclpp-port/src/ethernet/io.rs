@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::arrival::Wait;
-use crate::error::Error;
+use crate::error::{BARRIER, Error};
 use crate::ethernet::Shared;
 use crate::ethernet::patience::Patience;
 use crate::ethernet::receiver::{Inbound, Received, Receiver};
@@ -200,7 +200,8 @@ impl<'a> Io<'a> {
                 let cause = if self.receiver.mid_frame() {
                     "its end of the connection closed inside a frame"
                 } else {
-                    "its end of the connection closed without a goodbye: it died or failed"
+                    "its end of the connection closed without a goodbye: it died, or its connection \
+                     failed: look at that rank's own error"
                 };
                 shared.peer_down(cause);
                 Err(Over)
@@ -416,7 +417,7 @@ impl Inbound for Handler<'_> {
         tracing::debug!(?rank, "the peer closed the connection");
         status.fail(Error::PeerDown {
             rank: *rank,
-            cause: "the peer closed the connection".into(),
+            cause: format!("the peer closed the connection: {BARRIER}"),
         });
         self.shared.sender.close();
         self.shared.event.ring_if_armed();

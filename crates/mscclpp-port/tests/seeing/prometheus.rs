@@ -171,6 +171,7 @@ fn a_table_has_a_row_of_each_connection() {
     let text = a.counters().to_string();
     let rows: Vec<&str> = text.lines().collect();
     assert_eq!(rows.len(), 3, "{text}");
+    assert!(!text.ends_with('\n'), "who prints it ends the line");
     let widths: Vec<usize> = rows.iter().map(|row| row.chars().count()).collect();
     assert!(widths.iter().all(|width| *width == widths[0]), "{text}");
     assert!(

@@ -14,7 +14,11 @@ fn a_timeout_names_the_rank_and_loses_nothing() {
         matches!(error, Error::Timeout { rank: Some(0), .. }),
         "{error}"
     );
-    assert!(error.to_string().contains("tag 9"), "{error}");
+    assert_eq!(
+        error.to_string(),
+        "timed out after 20ms in waiting for a registered memory from rank 0 (tag 9): did rank 0 \
+         make the matching call on this tag?"
+    );
     a.send_memory(&memory_of(&a, 8), 1, 9).unwrap();
     assert_eq!(pending.get_by(soon()).unwrap().size(), 8);
 }
@@ -148,7 +152,7 @@ fn a_pending_that_was_dropped_keeps_neither_its_connection_nor_its_place_in_vain
 #[test]
 fn what_could_not_be_made_of_a_record_in_time_is_made_when_asked_again() {
     let [a, b] = pair();
-    let line = b.line(0, 0).unwrap();
+    let line = b.line("receive", 0, 0).unwrap();
     let slow = line.receive(Kind::Memory, |bytes, deadline| {
         if deadline.expired() {
             return Err(line_timeout());

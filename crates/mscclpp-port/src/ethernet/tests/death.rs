@@ -14,7 +14,7 @@ fn a_peer_that_vanishes_is_named_with_how_it_was_seen() {
     let cases: [(End, &str); 4] = [
         (
             |f| f.peer.shutdown(Shutdown::Both).unwrap(),
-            "without a goodbye",
+            "without a goodbye: it died, or its connection failed: look at that rank's own error",
         ),
         (
             |f| {
@@ -38,7 +38,10 @@ fn a_peer_that_vanishes_is_named_with_how_it_was_seen() {
             },
             "receiving failed",
         ),
-        (|f| f.send(Frame::Goodbye), "the peer closed the connection"),
+        (
+            |f| f.send(Frame::Goodbye),
+            "the peer closed the connection: a barrier before anybody lets go",
+        ),
     ];
     for (end, text) in cases {
         let mut fixture = Fixture::new();
