@@ -92,6 +92,36 @@ fn what_a_launcher_sets_that_is_no_text_is_an_error_that_names_it() {
     }
 }
 
+/// What rank 1 of 2 fails with, of which rank 0 never comes.
+fn failure_alone(variables: &[(&str, &[u8])]) -> String {
+    let common: &[(&str, &[u8])] = &[
+        ("MSCCLPP_TEST_TASK", b"barrier"),
+        ("MSCCLPP_RANK", b"1"),
+        ("MSCCLPP_WORLD_SIZE", b"2"),
+        ("MSCCLPP_ROOT", b"file:/nonexistent/root"),
+    ];
+    let said = said("processes::child", &[common, variables].concat());
+    let failed = said.lines().find_map(|line| line.strip_prefix("failed "));
+    failed.unwrap_or(&said).to_owned()
+}
+
+#[test]
+fn what_is_wrong_here_is_told_before_rank_0_is_waited_for() {
+    let at = ("MSCCLPP_ROOT", &b"127.0.0.1:1"[..]);
+    let secret = ("MSCCLPP_SECRET_FILE", &b"/nonexistent/secret"[..]);
+    let interface = ("MSCCLPP_SOCKET_IFNAME", &b"nosuch0"[..]);
+    for (variables, cause) in [
+        (&[secret][..], "/nonexistent/secret"),
+        (&[interface], "nosuch0"),
+        (&[at, secret], "/nonexistent/secret"),
+        (&[at, interface], "nosuch0"),
+    ] {
+        let failure = failure_alone(variables);
+        assert!(failure.contains(cause), "{failure}");
+        assert!(!failure.contains("gave up"), "{failure}");
+    }
+}
+
 #[test]
 fn a_time_that_is_no_text_is_warned_of() {
     let said = said(

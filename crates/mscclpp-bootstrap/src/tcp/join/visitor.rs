@@ -37,7 +37,7 @@ pub(super) async fn visit(node: &Arc<Node>, join: Join) -> Result<(), BootstrapE
     };
     let (stream, address) = connect(node, &join, &root).await?;
     let secret = join.secret_at(address)?;
-    let ip = local_ip(&join.options, &root, address.ip())?;
+    let ip = local_ip(&join.options, &root, Some(address.ip()))?;
     let listening = Listening::start(node, ip)?;
     let visitor = Visitor {
         node,
@@ -53,8 +53,16 @@ async fn connect(
     join: &Join,
     root: &Root,
 ) -> Result<(TcpStream, SocketAddr), BootstrapError> {
+    // What is wrong on this machine is told before others are waited for.
+    if let Root::File(_) = root {
+        local_ip(&join.options, root, None)?;
+    }
     loop {
         let address = locate::find(root, node.rank, join.deadline).await?;
+        // In a file there may be an address of an earlier job.
+        if !matches!(root, Root::File(_)) {
+            local_ip(&join.options, root, Some(address.ip()))?;
+        }
         let (id, key) = meeting_key(&join.secret_at(address)?);
         let call = Call {
             address,
