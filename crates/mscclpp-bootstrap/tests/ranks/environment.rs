@@ -123,6 +123,23 @@ fn what_is_wrong_here_is_told_before_rank_0_is_waited_for() {
 }
 
 #[test]
+fn a_variable_that_cannot_be_used_is_named_with_what_it_may_be() {
+    for root in ["foo", "file:", "localhost:45678"] {
+        let failure = failure_alone(&[("MSCCLPP_ROOT", root.as_bytes())]);
+        assert!(
+            failure.starts_with(&format!("MSCCLPP_ROOT={root}: ")),
+            "{failure}"
+        );
+        assert!(failure.contains("or file:PATH"), "{failure}");
+    }
+    let failure = failure_alone(&[("MSCCLPP_SECRET_FILE", b"")]);
+    assert!(
+        failure.starts_with("MSCCLPP_SECRET_FILE=\"\" "),
+        "{failure}"
+    );
+}
+
+#[test]
 fn a_time_that_is_no_text_is_warned_of() {
     let said = said(
         "environment::child",
