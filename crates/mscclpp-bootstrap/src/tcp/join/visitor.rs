@@ -181,7 +181,7 @@ impl Visitor<'_> {
             match answer {
                 Answer::Seated { nonce } => {
                     listening.admit(node, secret, &nonce);
-                    doing = "joining: not all ranks checked in with rank 0";
+                    doing = wire::NOT_ALL_IN;
                 }
                 Answer::Missing(ranks) => {
                     self.missing = ranks.into_iter().map(|rank| rank as usize).collect();
@@ -256,12 +256,16 @@ impl Visitor<'_> {
     }
 
     fn timeout(&self, doing: &str) -> BootstrapError {
+        let hint = match doing {
+            wire::NOT_ALL_IN => wire::NOT_ALL_IN_HINT,
+            _ => "",
+        };
         BootstrapError::Timeout {
             rank: self.node.rank,
             operation: doing.into(),
             waiting_for: self.missing.clone(),
             waited: self.deadline.budget(),
-            hint: String::new(),
+            hint: hint.into(),
         }
     }
 }
