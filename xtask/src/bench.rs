@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use tempfile::TempDir;
 
 use crate::cli::{ranks, seconds};
 use crate::known::{SUITES, backend};
@@ -19,6 +20,8 @@ use crate::rxe::guest::{JOB, Job, Machine, Network};
 use crate::supervise::Interrupt;
 use crate::workspace::{SUITE, Workspace};
 
+/// The file that a run writes, in a directory of its own.
+const REPORT: &str = "report.json";
 /// The suite that needs an RDMA device.
 const RDMA: &str = "ib";
 
@@ -72,10 +75,10 @@ pub fn bench(options: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
     check_writable(&json)?;
     let build = ["build", "--release", "--package", SUITE, "--bin", "bench"];
     let program = Workspace::build(workspace.cargo(), &build, interrupt)?;
-    // What an earlier run left must not pass for this run's.
-    if json.exists() {
-        fs::remove_file(&json).with_context(|| format!("cannot replace {}", json.display()))?;
-    }
+    // What an earlier run left must not pass for this run's, and stays until this one has a report.
+    let fresh = TempDir::new_in(json.parent().unwrap_or(Path::new("/")))
+        .with_context(|| format!("cannot write beside {}", json.display()))?;
+    let report = fresh.path().join(REPORT);
     let mut args: Vec<OsString> = Vec::new();
     if options.quick {
         args.push("--quick".into());
@@ -90,18 +93,28 @@ pub fn bench(options: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
     args.push(format!("--command={}", typed()).into());
     if options.suite.as_deref() == Some(RDMA) && !has_rdma_device() {
         let machine = Machine::prepare(&workspace.target, interrupt)?;
-        in_guest(&machine, program, args, &json, options, interrupt)?;
+        in_guest(&machine, program, args, &report, options, interrupt)?;
     } else {
         args.push("--json".into());
-        args.push(json.clone().into());
+        args.push(report.clone().into());
         Launch::new(options.n, program)
             .args(args)
             .timeout(options.timeout)
             .run(interrupt, &mut print_line_but_zero)?;
     }
-    let report = Report::read(&json)?;
+    let report = keep(&report, &json)?;
     println!("{} points in {}", report.points.len(), json.display());
     output.make(&report)
+}
+
+/// Moves a fresh report to its place if it is in order.
+fn keep(fresh: &Path, place: &Path) -> Result<Report> {
+    let read = || -> Result<Report> {
+        let report = Report::parse(&fs::read(fresh)?)?;
+        fs::rename(fresh, place)?;
+        Ok(report)
+    };
+    read().with_context(|| format!("no new report in {}", place.display()))
 }
 
 /// What the user typed, but for where the program lies.
@@ -128,7 +141,6 @@ fn in_guest(
     options: &BenchArgs,
     interrupt: &Interrupt,
 ) -> Result<()> {
-    const REPORT: &str = "report.json";
     let mut command: Vec<OsString> = vec![std::env::current_exe()?.into(), "launch".into()];
     command.push(format!("-n{}", options.n).into());
     command.push("--".into());
@@ -149,4 +161,31 @@ fn in_guest(
     fs::copy(done.directory.path().join(REPORT), json)
         .with_context(|| format!("cannot write {}", json.display()))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::report::tests::example;
+
+    #[test]
+    fn a_report_without_points_says_why_and_leaves_the_older_one() {
+        let home = tempfile::tempdir().unwrap();
+        let [fresh, place] = ["fresh", "place"].map(|name| home.path().join(name));
+        fs::write(&place, "an older one").unwrap();
+        let mut report = example();
+        let points = report["points"].take();
+        report["points"] = json!([]);
+        fs::write(&fresh, report.to_string()).unwrap();
+        let text = format!("{:#}", keep(&fresh, &place).unwrap_err());
+        assert!(text.contains("proxy-ib-host: no device"), "{text}");
+        assert!(text.contains(place.to_str().unwrap()), "{text}");
+        assert_eq!(fs::read_to_string(&place).unwrap(), "an older one");
+        report["points"] = points;
+        fs::write(&fresh, report.to_string()).unwrap();
+        assert_eq!(keep(&fresh, &place).unwrap().points.len(), 5);
+        assert_eq!(fs::read_to_string(&place).unwrap(), report.to_string());
+    }
 }
