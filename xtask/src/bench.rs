@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -24,6 +25,11 @@ use crate::workspace::{SUITE, Workspace};
 const REPORT: &str = "report.json";
 /// The suite that needs an RDMA device.
 const RDMA: &str = "ib";
+
+/// How long is looked before a run who else is at work.
+const LOOK: Duration = Duration::from_millis(500);
+/// In so short a time, less of the CPU time says nothing.
+const BUSY_PERCENT: f64 = 10.0;
 
 /// Measure latency, bandwidth and posting rate between processes on this machine
 ///
@@ -91,6 +97,7 @@ pub fn bench(options: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
     }
     args.push(format!("--commit={}", workspace.commit()).into());
     args.push(format!("--command={}", typed()).into());
+    warn_of_others();
     if options.suite.as_deref() == Some(RDMA) && !has_rdma_device() {
         let machine = Machine::prepare(&workspace.target, interrupt)?;
         in_guest(&machine, program, args, &report, options, interrupt)?;
@@ -105,6 +112,34 @@ pub fn bench(options: &BenchArgs, interrupt: &Interrupt) -> Result<()> {
     let report = keep(&report, &json)?;
     println!("{} points in {}", report.points.len(), json.display());
     output.make(&report)
+}
+
+/// Says before the run what its report would say after it: that others are at work here.
+fn warn_of_others() {
+    let look = || fs::read_to_string("/proc/stat").unwrap_or_default();
+    let before = look();
+    thread::sleep(LOOK);
+    let busy = busy_percent(&before, &look());
+    if let Some(percent) = busy.filter(|percent| *percent > BUSY_PERCENT) {
+        println!(
+            "WARNING: other processes take {percent:.0} % of the CPU time: figures will be worse than \
+             the code is"
+        );
+    }
+}
+
+/// The CPU time of programs, of that of all cores, between two looks at /proc/stat. Its first line has
+/// user, nice, system, idle and others; what guests took follows the first 8, and is in user already.
+fn busy_percent(before: &str, after: &str) -> Option<f64> {
+    let ticks = |text: &str| -> Option<(u64, u64)> {
+        let line = text.lines().next()?.strip_prefix("cpu ")?;
+        let ticks = line.split_whitespace().take(8).map(str::parse);
+        let ticks: Vec<u64> = ticks.collect::<Result<_, _>>().ok()?;
+        Some((ticks.get(..3)?.iter().sum(), ticks.iter().sum()))
+    };
+    let ((busy, all), (busy_then, all_then)) = (ticks(before)?, ticks(after)?);
+    let all = all_then.checked_sub(all).filter(|all| *all > 0)?;
+    Some(100.0 * busy_then.saturating_sub(busy) as f64 / all as f64)
 }
 
 /// Moves a fresh report to its place if it is in order.
@@ -169,6 +204,16 @@ mod tests {
 
     use super::*;
     use crate::report::tests::example;
+
+    #[test]
+    fn who_else_is_at_work_is_seen_in_the_time_of_programs() {
+        let idle = "cpu  100 0 50 1000 0 0 0 0 7 0\ncpu0 1 2 3 4\n";
+        let busy = "cpu  130 5 65 1040 5 3 2 0 900 0\ncpu0 1 2 3 4\n";
+        assert_eq!(busy_percent(idle, busy), Some(50.0));
+        assert_eq!(busy_percent(idle, idle), None);
+        assert_eq!(busy_percent("", busy), None);
+        assert_eq!(busy_percent("cpu  1 2\n", busy), None);
+    }
 
     #[test]
     fn a_report_without_points_says_why_and_leaves_the_older_one() {
