@@ -189,8 +189,17 @@ fn number(get: Variables<'_>, variable: &str) -> Result<Option<usize>, Bootstrap
 
 /// Where the ranks of this launcher meet.
 pub(crate) fn root_in(get: Variables<'_>, launcher: Launcher) -> Result<Root, BootstrapError> {
-    if let Some(text) = get("MSCCLPP_ROOT")? {
-        return text.parse();
+    if let Some(value) = get("MSCCLPP_ROOT")? {
+        return value.parse().map_err(|error| match error {
+            BootstrapError::BadAddress { reason, .. } => BootstrapError::BadEnvironment {
+                variable: "MSCCLPP_ROOT".into(),
+                value,
+                reason: format!(
+                    "{reason}; write ip:port, [ipv6]:port, interface:ip:port or file:PATH"
+                ),
+            },
+            other => other,
+        });
     }
     if launcher == Launcher::Torchrun
         && let (Some(host), Some(port)) = (get("MASTER_ADDR")?, get("MASTER_PORT")?)

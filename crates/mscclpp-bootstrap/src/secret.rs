@@ -100,7 +100,9 @@ impl Secret {
             (Some(text), None) => {
                 Self::from_text(text.as_encoded_bytes(), "MSCCLPP_SECRET").map(Some)
             }
-            (None, Some(path)) => Self::from_file(path.as_ref()).map(Some),
+            (None, Some(path)) => {
+                Self::read(path.as_ref(), &format!("MSCCLPP_SECRET_FILE={path:?}")).map(Some)
+            }
         }
     }
 
@@ -110,9 +112,12 @@ impl Secret {
     /// [`BootstrapError::BadSecret`] when the file can not be read, is none but a
     /// pipe or a directory, is empty or is larger than 64 KiB.
     pub fn from_file(path: &std::path::Path) -> Result<Self, BootstrapError> {
-        let name = format!("the secret file {}", path.display());
+        Self::read(path, &format!("the secret file {}", path.display()))
+    }
+
+    fn read(path: &std::path::Path, name: &str) -> Result<Self, BootstrapError> {
         let bad = |reason: String| BootstrapError::BadSecret {
-            source_name: name.clone(),
+            source_name: name.into(),
             reason,
         };
         let file = crate::file::open(path).map_err(|e| bad(e.to_string()))?;
@@ -124,7 +129,7 @@ impl Secret {
         if bytes.len() > MAX_SECRET {
             return Err(bad(format!("it is larger than {MAX_SECRET} bytes")));
         }
-        Self::from_text(&bytes, &name)
+        Self::from_text(&bytes, name)
     }
 
     fn from_text(text: &[u8], name: &str) -> Result<Self, BootstrapError> {

@@ -42,7 +42,10 @@ pub(crate) fn listen(at: SocketAddr) -> Result<(TcpListener, SocketAddr), Bootst
     bind().map_err(|source: io::Error| BootstrapError::Io {
         operation: format!("listening at {at}"),
         hint: match source.kind() {
-            io::ErrorKind::AddrInUse => "another process listens there; choose another port".into(),
+            io::ErrorKind::AddrInUse => {
+                "another process listens there: choose another port, unless it is a second rank 0"
+                    .into()
+            }
             io::ErrorKind::AddrNotAvailable => {
                 "it is no address of this machine; is rank 0 started on the right one?".into()
             }

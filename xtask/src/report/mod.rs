@@ -169,7 +169,11 @@ impl Report {
             );
         }
         let report: Self = serde_json::from_slice(text)?;
-        ensure!(!report.points.is_empty(), "there are no points");
+        if report.points.is_empty() {
+            let reasons: Vec<String> = report.skipped.iter().map(Skipped::words).collect();
+            let colon = if reasons.is_empty() { "" } else { ": " };
+            bail!("there are no points{colon}{}", reasons.join("; "));
+        }
         let mut keys = HashSet::new();
         for (number, point) in report.points.iter().enumerate() {
             let name = || format!("point {number} ({} {})", point.suite, point.metric);
@@ -177,6 +181,15 @@ impl Report {
             ensure!(keys.insert(point.key()), "{} is there twice", name());
         }
         Ok(report)
+    }
+}
+
+impl Skipped {
+    /// Which suite of which backend, and why.
+    fn words(&self) -> String {
+        let place = [self.suite.as_deref(), Some(&*self.backend)];
+        let place: Vec<&str> = place.into_iter().flatten().collect();
+        format!("{}: {}", place.join(", "), self.reason)
     }
 }
 

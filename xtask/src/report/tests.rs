@@ -78,6 +78,21 @@ fn each_fault_is_named_with_its_point() {
 }
 
 #[test]
+fn a_report_without_points_says_what_was_skipped_and_why() {
+    let reason = "a proxy's channels have no such phases";
+    let error = with(|v| {
+        v["points"] = json!([]);
+        v["skipped"] = json!([
+            {"suite": "post", "backend": "proxy-ethernet", "executor": "host", "reason": reason},
+            {"suite": null, "backend": "proxy-ipc", "executor": "cuda", "reason": "no GPU"},
+        ]);
+    });
+    let text = format!("{:#}", error.unwrap_err());
+    let all = format!("no points: post, proxy-ethernet: {reason}; proxy-ipc: no GPU");
+    assert!(text.contains(&all), "{text}");
+}
+
+#[test]
 fn each_field_is_explained() {
     let page = include_str!("../../../docs/benchmarks.md");
     let report = example();

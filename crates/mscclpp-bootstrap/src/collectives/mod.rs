@@ -18,6 +18,10 @@ use self::turns::{Turn, UNCOUNTED};
 use crate::failure::{FailureKind, PeerFailure};
 use crate::{Bootstrap, BootstrapError, Deadline, ReduceOp, Tag};
 
+/// What a rank does in a step.
+const SENDING: &str = "sending to";
+const WAITING: &str = "waiting for";
+
 /// One collective of one rank, under way.
 struct Round<'a, B: ?Sized> {
     bootstrap: &'a B,
@@ -82,7 +86,7 @@ impl<'a, B: Bootstrap + ?Sized> Round<'a, B> {
         let message = self.envelope(step).wrap(body);
         self.bootstrap
             .send(peer, self.tag, &message, self.deadline)
-            .map_err(|error| self.named(error, peer, step, "sending to"))
+            .map_err(|error| self.named(error, peer, step, SENDING))
     }
 
     fn recv(&self, peer: usize, step: u32) -> Result<Vec<u8>, BootstrapError> {
@@ -90,7 +94,7 @@ impl<'a, B: Bootstrap + ?Sized> Round<'a, B> {
             let mut message = self
                 .bootstrap
                 .recv_in_collective(peer, self.tag, self.members, self.deadline)
-                .map_err(|error| self.named(error, peer, step, "waiting for"))?;
+                .map_err(|error| self.named(error, peer, step, WAITING))?;
             let mine = self.envelope(step);
             let theirs = Envelope::unwrap(&mut message).map_err(|error| sent_by(peer, error))?;
             if theirs == mine {
@@ -116,7 +120,7 @@ impl<'a, B: Bootstrap + ?Sized> Round<'a, B> {
     fn timeout(&self, peer: usize, step: u32) -> BootstrapError {
         BootstrapError::Timeout {
             rank: self.bootstrap.rank(),
-            operation: format!("{}, waiting for rank {peer}", self.envelope(step)),
+            operation: self.envelope(step).to_string(),
             waiting_for: vec![peer],
             waited: self.deadline.budget(),
             hint: "what has come from it is of earlier collectives".into(),
@@ -137,17 +141,22 @@ impl<'a, B: Bootstrap + ?Sized> Round<'a, B> {
     /// Says in which step of what a send or receive failed.
     fn named(&self, error: BootstrapError, peer: usize, step: u32, doing: &str) -> BootstrapError {
         let place = format!("{}, {doing} rank {peer}", self.envelope(step));
+        // Whoever is waited for is in a timeout anyway.
+        let step = match doing {
+            WAITING => self.envelope(step).to_string(),
+            _ => format!("{}, sending", self.envelope(step)),
+        };
         match error {
             BootstrapError::Timeout { rank, hint, .. } => BootstrapError::Timeout {
                 rank,
-                operation: place,
+                operation: step,
                 waiting_for: vec![peer],
                 waited: self.deadline.budget(),
                 hint,
             },
             BootstrapError::Underway { rank, .. } => BootstrapError::Timeout {
                 rank,
-                operation: place,
+                operation: step,
                 waiting_for: vec![peer],
                 waited: self.deadline.budget(),
                 hint: "its message is on its way".into(),

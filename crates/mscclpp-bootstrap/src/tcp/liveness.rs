@@ -182,7 +182,8 @@ impl Look {
                 " on their connection, although it answers on others"
             };
             let cause = format!(
-                "rank {} heard nothing from it for {here:.1?}{only}",
+                "rank {} heard nothing from it for {here:.1?}{only}; stopped, or slow? see \
+                 MSCCLPP_SILENCE_TIMEOUT",
                 node.rank
             );
             let failure = PeerFailure::new(rank, FailureKind::Died, cause);

@@ -127,7 +127,7 @@ impl TcpBootstrap {
         }
         if rank >= world {
             return Err(BootstrapError::RankOutOfRange {
-                what: "the own rank, number",
+                what: "rank",
                 rank,
                 world,
             });

@@ -78,12 +78,18 @@ impl TcpOptions {
         self
     }
 
+    /// Takes the environment's secret where none was given.
+    pub(crate) fn read_secret(&mut self) -> Result<(), BootstrapError> {
+        if self.secret.is_none() {
+            self.secret = Secret::from_environment()?;
+        }
+        Ok(())
+    }
+
+    /// The secret for meeting there, once it is read.
     pub(crate) fn secret_at(&self, address: SocketAddr) -> Result<Secret, BootstrapError> {
         if let Some(secret) = &self.secret {
             return Ok(secret.clone());
-        }
-        if let Some(secret) = Secret::from_environment()? {
-            return Ok(secret);
         }
         if !address.ip().is_loopback() {
             if !self.without_secret {

@@ -92,6 +92,53 @@ fn what_a_launcher_sets_that_is_no_text_is_an_error_that_names_it() {
     }
 }
 
+/// What rank 1 of 2 fails with, of which rank 0 never comes.
+fn failure_alone(variables: &[(&str, &[u8])]) -> String {
+    let common: &[(&str, &[u8])] = &[
+        ("MSCCLPP_TEST_TASK", b"barrier"),
+        ("MSCCLPP_RANK", b"1"),
+        ("MSCCLPP_WORLD_SIZE", b"2"),
+        ("MSCCLPP_ROOT", b"file:/nonexistent/root"),
+    ];
+    let said = said("processes::child", &[common, variables].concat());
+    let failed = said.lines().find_map(|line| line.strip_prefix("failed "));
+    failed.unwrap_or(&said).to_owned()
+}
+
+#[test]
+fn what_is_wrong_here_is_told_before_rank_0_is_waited_for() {
+    let at = ("MSCCLPP_ROOT", &b"127.0.0.1:1"[..]);
+    let secret = ("MSCCLPP_SECRET_FILE", &b"/nonexistent/secret"[..]);
+    let interface = ("MSCCLPP_SOCKET_IFNAME", &b"nosuch0"[..]);
+    for (variables, cause) in [
+        (&[secret][..], "/nonexistent/secret"),
+        (&[interface], "nosuch0"),
+        (&[at, secret], "/nonexistent/secret"),
+        (&[at, interface], "nosuch0"),
+    ] {
+        let failure = failure_alone(variables);
+        assert!(failure.contains(cause), "{failure}");
+        assert!(!failure.contains("gave up"), "{failure}");
+    }
+}
+
+#[test]
+fn a_variable_that_cannot_be_used_is_named_with_what_it_may_be() {
+    for root in ["foo", "file:", "localhost:45678"] {
+        let failure = failure_alone(&[("MSCCLPP_ROOT", root.as_bytes())]);
+        assert!(
+            failure.starts_with(&format!("MSCCLPP_ROOT={root}: ")),
+            "{failure}"
+        );
+        assert!(failure.contains("or file:PATH"), "{failure}");
+    }
+    let failure = failure_alone(&[("MSCCLPP_SECRET_FILE", b"")]);
+    assert!(
+        failure.starts_with("MSCCLPP_SECRET_FILE=\"\" "),
+        "{failure}"
+    );
+}
+
 #[test]
 fn a_time_that_is_no_text_is_warned_of() {
     let said = said(

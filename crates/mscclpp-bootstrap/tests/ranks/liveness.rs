@@ -75,6 +75,7 @@ fn a_stopped_process_is_named_to_all_and_not_taken_back() {
         let told = ranks[r].says("told ");
         assert!(told.starts_with("rank 2 died: "), "rank {r}: {told}");
         assert!(told.contains("heard nothing"), "rank {r}: {told}");
+        assert!(told.contains("MSCCLPP_SILENCE_TIMEOUT"), "rank {r}: {told}");
     }
     let took = stopped.elapsed();
     println!("all ranks knew of the silence after {took:?}");

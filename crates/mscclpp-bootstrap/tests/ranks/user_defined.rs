@@ -139,6 +139,7 @@ fn a_collective_that_lacks_a_rank_names_it_and_the_step() {
         texts[2]
     );
     assert!(texts[2].contains("waiting for rank 3"), "{}", texts[2]);
+    assert_eq!(texts[2].matches("rank 3").count(), 1, "{}", texts[2]);
 }
 
 /// Its peer is a bad one: it sends its first message again and again, for longer than anything takes.
@@ -202,6 +203,7 @@ fn what_is_of_earlier_collectives_does_not_make_one_endless() {
     assert!(error.is_timeout(), "{error}");
     let text = error.to_string();
     assert!(text.contains("waiting for rank 1"), "{text}");
+    assert_eq!(text.matches("rank 1").count(), 1, "{text}");
 }
 
 #[test]

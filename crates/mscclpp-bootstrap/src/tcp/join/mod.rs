@@ -66,7 +66,10 @@ fn meeting_key(secret: &Secret) -> (LinkId, LinkKey) {
 }
 
 /// Joins; on the background thread.
-pub(crate) async fn join(node: Arc<Node>, join: Join) -> Result<Vec<Place>, BootstrapError> {
+pub(crate) async fn join(node: Arc<Node>, mut join: Join) -> Result<Vec<Place>, BootstrapError> {
+    if matches!(join.meeting, Meeting::At(_)) {
+        join.options.read_secret()?;
+    }
     if node.rank == 0 {
         root::host(&node, join).await
     } else {
@@ -141,15 +144,19 @@ impl Listening {
     }
 }
 
-/// The address of this machine to use when ranks meet at `root`.
-fn local_ip(options: &TcpOptions, root: &Root, at: IpAddr) -> Result<IpAddr, BootstrapError> {
+/// The address of this machine to use when ranks meet at `root`, whose address is `at` if it is known.
+fn local_ip(
+    options: &TcpOptions,
+    root: &Root,
+    at: Option<IpAddr>,
+) -> Result<IpAddr, BootstrapError> {
     let in_address = match root {
         Root::At(root) => root.interface.as_deref(),
         _ => None,
     };
     match options.interface.as_deref().or(in_address) {
-        Some(name) => interface::named(name, Some(at)),
-        None => interface::choose(Some(at)),
+        Some(name) => interface::named(name, at),
+        None => interface::choose(at),
     }
 }
 

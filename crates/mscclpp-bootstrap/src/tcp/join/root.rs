@@ -50,7 +50,7 @@ pub(super) async fn host(node: &Arc<Node>, mut join: Join) -> Result<Vec<Place>,
     let secret = join.secret_at(stand.address)?;
     let ip = match &join.meeting {
         Meeting::Id(..) => stand.address.ip(),
-        Meeting::At(root) => local_ip(&join.options, root, stand.address.ip())?,
+        Meeting::At(root) => local_ip(&join.options, root, Some(stand.address.ip()))?,
     };
     raise_descriptor_limit(node.world);
     let listening = Listening::start(node, ip)?;

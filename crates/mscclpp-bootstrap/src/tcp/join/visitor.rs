@@ -40,7 +40,7 @@ pub(super) async fn visit(node: &Arc<Node>, join: Join) -> Result<(), BootstrapE
     };
     let (stream, address) = connect(node, &join, &root).await?;
     let secret = join.secret_at(address)?;
-    let ip = local_ip(&join.options, &root, address.ip())?;
+    let ip = local_ip(&join.options, &root, Some(address.ip()))?;
     let listening = Listening::start(node, ip)?;
     let visitor = Visitor {
         node,
@@ -56,8 +56,16 @@ async fn connect(
     join: &Join,
     root: &Root,
 ) -> Result<(TcpStream, SocketAddr), BootstrapError> {
+    // What is wrong on this machine is told before others are waited for.
+    if let Root::File(_) = root {
+        local_ip(&join.options, root, None)?;
+    }
     loop {
         let address = locate::find(root, node.rank, join.deadline).await?;
+        // In a file there may be an address of an earlier job.
+        if !matches!(root, Root::File(_)) {
+            local_ip(&join.options, root, Some(address.ip()))?;
+        }
         let (id, key) = meeting_key(&join.secret_at(address)?);
         let call = Call {
             address,
@@ -183,7 +191,7 @@ impl Visitor<'_> {
             match answer {
                 Answer::Seated { nonce } => {
                     listening.admit(node, secret, &nonce);
-                    doing = "joining: not all ranks checked in with rank 0";
+                    doing = wire::NOT_ALL_IN;
                 }
                 Answer::Missing(ranks) => {
                     self.missing = ranks.into_iter().map(|rank| rank as usize).collect();
@@ -258,12 +266,16 @@ impl Visitor<'_> {
     }
 
     fn timeout(&self, doing: &str) -> BootstrapError {
+        let hint = match doing {
+            wire::NOT_ALL_IN => wire::NOT_ALL_IN_HINT,
+            _ => "",
+        };
         BootstrapError::Timeout {
             rank: self.node.rank,
             operation: doing.into(),
             waiting_for: self.missing.clone(),
             waited: self.deadline.budget(),
-            hint: String::new(),
+            hint: hint.into(),
         }
     }
 }

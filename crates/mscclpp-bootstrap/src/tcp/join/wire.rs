@@ -85,6 +85,11 @@ pub(super) enum Trouble {
     },
 }
 
+/// What ranks wait for first, and what to look at if it does not come.
+pub(super) const NOT_ALL_IN: &str = "joining: not all ranks checked in with rank 0";
+pub(super) const NOT_ALL_IN_HINT: &str =
+    "were they started, and with the same MSCCLPP_ROOT or unique id?";
+
 impl Trouble {
     /// The error of rank `me`.
     pub(super) fn into_error(self, me: usize) -> BootstrapError {
@@ -97,10 +102,10 @@ impl Trouble {
             },
             Self::Missing { ranks, waited } => BootstrapError::Timeout {
                 rank: me,
-                operation: "joining: not all ranks checked in with rank 0".into(),
+                operation: NOT_ALL_IN.into(),
                 waiting_for: ranks.into_iter().map(|rank| rank as usize).collect(),
                 waited,
-                hint: String::new(),
+                hint: NOT_ALL_IN_HINT.into(),
             },
             Self::Duplicate {
                 rank,
