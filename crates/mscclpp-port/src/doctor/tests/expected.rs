@@ -12,6 +12,13 @@ pub(super) const EXPECTED: &[(&str, &str, CheckStatus, &str)] = &[
     ("none", "backend proxy-ethernet", Fine, "works here"),
     ("none", "backend gpu-initiated soft0", Fine, "works here"),
     ("none", "backend proxy-ib", Missing, "there is no HCA"),
+    (
+        "none",
+        "backend proxy-ib",
+        Missing,
+        "an HCA: see rdma driver",
+    ),
+    ("none", "backend proxy-ipc", Missing, "a GPU: see gpu"),
     ("bare", "network", Missing, "ip link set lo up"),
     ("bare", "c++ compiler", Missing, "apt install g++"),
     ("bare", "softnic", Fine, "soft0"),
