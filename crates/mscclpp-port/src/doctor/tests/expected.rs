@@ -5,6 +5,19 @@ use super::CheckStatus::{self, Missing, NotNeeded, Ok as Fine, Unknown};
 
 /// The lines that matter on each machine: status, and a part of what was found or of the fix.
 pub(super) const EXPECTED: &[(&str, &str, CheckStatus, &str)] = &[
+    ("none", "environment", Fine, "no variable MSCCLPP_* is set"),
+    (
+        "bad-settings",
+        "environment",
+        Missing,
+        "nothing reads MSCCLPP_BOOTSTRAP_TIMOUT",
+    ),
+    (
+        "bad-settings",
+        "environment",
+        Missing,
+        "MSCCLPP_BOOTSTRAP_TIMEOUT instead of MSCCLPP_BOOTSTRAP_TIMOUT",
+    ),
     ("none", "gpu", NotNeeded, "CPU threads"),
     ("none", "nvrtc", NotNeeded, "no GPU"),
     ("none", "libibverbs", NotNeeded, "no HCA"),

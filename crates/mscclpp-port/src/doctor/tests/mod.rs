@@ -2,6 +2,7 @@
 //! What the doctor says of recorded machines.
 
 mod answers;
+mod environment;
 mod expected;
 
 use std::collections::BTreeSet;
