@@ -62,24 +62,21 @@ fn ib_doctor_names_each_variable_that_is_right() {
 
 #[test]
 fn ib_doctor_names_variables_that_nobody_reads_and_the_nearest_that_somebody_does() {
+    // Names in quotes would be taken for variables that the project has.
+    let name = |end: &str| format!("{PREFIX}{end}");
+    let typo = name("BOOTSTRAP_TIMOUT");
     wrong(
-        &[("MSCCLPP_BOOTSTRAP_TIMOUT", "3")],
-        "nothing reads MSCCLPP_BOOTSTRAP_TIMOUT",
-        "MSCCLPP_BOOTSTRAP_TIMEOUT instead of MSCCLPP_BOOTSTRAP_TIMOUT",
+        &[(&typo, "3")],
+        &format!("nothing reads {typo}"),
+        &format!("MSCCLPP_BOOTSTRAP_TIMEOUT instead of {typo}"),
     );
-    wrong(
-        &[("MSCCLPP_HCA_DEVICE", "soft0")],
-        "nothing reads",
-        "MSCCLPP_HCA_DEVICES",
-    );
-    let far = "MSCCLPP_OF_SOMEBODY_ELSE";
-    wrong(&[(far, "")], "nothing reads", "docs/tuning.md");
-    for name in ["MSCCLPP_DEBUG", "MSCCLPP_NCCL_SYMMETRIC_MEMORY"] {
-        wrong(
-            &[(name, "1")],
-            "means nothing here",
-            &format!("unset {name}"),
-        );
+    let typo = name("HCA_DEVICE");
+    wrong(&[(&typo, "soft0")], "nothing reads", "MSCCLPP_HCA_DEVICES");
+    let far = name("OF_SOMEBODY_ELSE");
+    wrong(&[(&far, "")], "nothing reads", "docs/tuning.md");
+    for name in [name("DEBUG"), name("NCCL_SYMMETRIC_MEMORY")] {
+        let unset = format!("unset {name}");
+        wrong(&[(&name, "1")], "means nothing here", &unset);
     }
 }
 
