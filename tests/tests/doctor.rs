@@ -55,6 +55,23 @@ fn doctor_prints_json_of_its_form_here() {
 }
 
 #[test]
+fn doctor_looks_at_the_environment_that_it_is_started_with() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_doctor"));
+    command.arg("--json").stdin(Stdio::null());
+    command.env("MSCCLPP_BOOTSTRAP_TIMOUT", "3");
+    let output = command.output().unwrap();
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let checks = json["checks"].as_array().unwrap();
+    let check = checks.iter().find(|check| check["name"] == "environment");
+    let check = check.unwrap();
+    assert_eq!(check["status"], "missing");
+    let found = check["found"].as_str().unwrap();
+    assert!(found.contains("nothing reads MSCCLPP_BOOTSTRAP_TIMOUT"));
+    let fix = check["fix"].as_str().unwrap();
+    assert!(fix.contains("MSCCLPP_BOOTSTRAP_TIMEOUT instead"), "{fix}");
+}
+
+#[test]
 fn doctor_refuses_a_check_of_another_form() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_doctor"));
     command.args([

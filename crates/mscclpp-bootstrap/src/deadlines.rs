@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::environment::Fault;
+
 /// Declares [`Deadlines`], so that field, variable and default are said once.
 macro_rules! deadlines {
     ($(
@@ -37,6 +39,18 @@ macro_rules! deadlines {
                 Self {
                     $($field: seconds(&variable, $variable, $seconds),)*
                 }
+            }
+
+            /// Each variable that is set and cannot be used.
+            pub(crate) fn faults(variable: impl Fn(&str) -> Option<String>) -> Vec<Fault> {
+                let fault = |name: &'static str| {
+                    Some(Fault {
+                        variable: name.into(),
+                        why: time(&variable, name).err()?,
+                        fix: format!("{name}=SECONDS, for example 30 or 0.5"),
+                    })
+                };
+                [$($variable),*].into_iter().filter_map(fault).collect()
             }
 
             /// All of them, each with its name, its variable and its value.
@@ -78,13 +92,28 @@ deadlines! {
 
 fn seconds(variable: &impl Fn(&str) -> Option<String>, name: &str, default: u64) -> Duration {
     let default = Duration::from_secs(default);
+    time(variable, name)
+        .unwrap_or_else(|why| {
+            tracing::warn!("{why}");
+            None
+        })
+        .unwrap_or(default)
+}
+
+/// The time that a variable says, `None` where it is not set.
+fn time(
+    variable: &impl Fn(&str) -> Option<String>,
+    name: &str,
+) -> Result<Option<Duration>, String> {
     let Some(text) = variable(name) else {
-        return default;
+        return Ok(None);
     };
-    parse_seconds(&text).unwrap_or_else(|| {
-        tracing::warn!("{name}={text} is no positive number of seconds: ignored");
-        default
-    })
+    match parse_seconds(&text) {
+        None => Err(format!(
+            "{name}={text} is no positive number of seconds: ignored"
+        )),
+        time => Ok(time),
+    }
 }
 
 impl Default for Deadlines {

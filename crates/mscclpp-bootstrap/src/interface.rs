@@ -11,7 +11,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use crate::BootstrapError;
 use crate::address::RootAddress;
-use crate::launcher::environment;
+use crate::launcher::{Variables, environment};
+
+pub(crate) const IFNAME: &str = "MSCCLPP_SOCKET_IFNAME";
+pub(crate) const FAMILY: &str = "MSCCLPP_SOCKET_FAMILY";
+pub(crate) const COMM_ID: &str = "MSCCLPP_COMM_ID";
 
 /// Chooses the address of this machine that other ranks should connect to.
 ///
@@ -46,6 +50,17 @@ pub fn named(name: &str, towards: Option<IpAddr>) -> Result<IpAddr, BootstrapErr
         ..Rules::from_environment()?
     };
     pick(&list()?, &rules, towards, route)
+}
+
+/// Why no address of this machine fits the variables that `get` gives, whomever ranks meet.
+pub(crate) fn fits(get: Variables<'_>) -> Result<(), BootstrapError> {
+    let (all, rules) = (list()?, Rules::from_variables(get)?);
+    // The loopback of IPv6 is chosen for ranks alone that meet there.
+    let found = pick(&all, &rules, None, route);
+    match pick(&all, &rules, Some(Ipv6Addr::LOCALHOST.into()), route) {
+        Ok(_) => Ok(()),
+        Err(_) => found.map(drop),
+    }
 }
 
 /// One address of one interface.
@@ -143,7 +158,7 @@ impl Family {
 
 /// The rules that the environment sets.
 #[derive(Clone, Debug, Default)]
-struct Rules {
+pub(crate) struct Rules {
     names: Option<Names>,
     family: Option<Family>,
     comm_id: Option<IpAddr>,
@@ -154,7 +169,7 @@ impl Rules {
         Self::from_variables(environment)
     }
 
-    fn from_variables(
+    pub(crate) fn from_variables(
         get: impl Fn(&str) -> Result<Option<String>, BootstrapError>,
     ) -> Result<Self, BootstrapError> {
         let bad = |variable: &str, value: String, reason: &str| BootstrapError::BadEnvironment {
@@ -163,32 +178,28 @@ impl Rules {
             reason: reason.into(),
         };
         let mut rules = Self::default();
-        if let Some(text) = get("MSCCLPP_SOCKET_IFNAME")? {
+        if let Some(text) = get(IFNAME)? {
             rules.names = Some(Names::parse(text.trim()).ok_or_else(|| {
                 bad(
-                    "MSCCLPP_SOCKET_IFNAME",
+                    IFNAME,
                     text.clone(),
                     "it names no interface; write a comma list of name prefixes",
                 )
             })?);
         }
-        if let Some(text) = get("MSCCLPP_SOCKET_FAMILY")? {
+        if let Some(text) = get(FAMILY)? {
             rules.family = Some(match text.trim() {
                 "AF_INET" => Family::V4,
                 "AF_INET6" => Family::V6,
                 _ => {
-                    return Err(bad(
-                        "MSCCLPP_SOCKET_FAMILY",
-                        text,
-                        "write AF_INET or AF_INET6",
-                    ));
+                    return Err(bad(FAMILY, text, "write AF_INET or AF_INET6"));
                 }
             });
         }
-        if let Some(text) = get("MSCCLPP_COMM_ID")? {
+        if let Some(text) = get(COMM_ID)? {
             let root: Result<RootAddress, _> = text.parse();
             rules.comm_id = Some(
-                root.map_err(|e| bad("MSCCLPP_COMM_ID", text.clone(), &e.to_string()))?
+                root.map_err(|e| bad(COMM_ID, text.clone(), &e.to_string()))?
                     .socket
                     .ip(),
             );

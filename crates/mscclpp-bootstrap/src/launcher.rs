@@ -17,6 +17,7 @@
 //! takes a free port and publishes its address in that file, on a file system
 //! that all ranks share; the file is replaced at once and removed after joining.
 
+use std::ffi::OsString;
 use std::fmt;
 
 use crate::BootstrapError;
@@ -77,7 +78,12 @@ pub fn detect() -> Result<Option<LauncherInfo>, BootstrapError> {
 
 /// A variable's text, `None` when it is not set or blank.
 pub(crate) fn environment(name: &str) -> Result<Option<String>, BootstrapError> {
-    let Some(value) = std::env::var_os(name) else {
+    text(name, std::env::var_os(name))
+}
+
+/// A variable's text, `None` when it is not set or blank.
+pub(crate) fn text(name: &str, value: Option<OsString>) -> Result<Option<String>, BootstrapError> {
+    let Some(value) = value else {
         return Ok(None);
     };
     match value.into_string() {
@@ -90,7 +96,7 @@ pub(crate) fn environment(name: &str) -> Result<Option<String>, BootstrapError> 
     }
 }
 
-type Variables<'a> = &'a dyn Fn(&str) -> Result<Option<String>, BootstrapError>;
+pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Result<Option<String>, BootstrapError>;
 
 /// The variables of one launcher: rank, world size, local rank, local size.
 const KNOWN: [(Launcher, [&str; 4]); 5] = [
@@ -125,6 +131,9 @@ const KNOWN: [(Launcher, [&str; 4]); 5] = [
         ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""],
     ),
 ];
+
+/// The variables of this project: rank, world size, local rank, local size.
+pub(crate) const OWN: [&str; 4] = KNOWN[0].1;
 
 pub(crate) fn detect_in(get: Variables<'_>) -> Result<Option<LauncherInfo>, BootstrapError> {
     for (launcher, [rank, world, local_rank, local_size]) in KNOWN {
@@ -173,7 +182,7 @@ fn alone(variable: &str, value: usize, other: &str) -> BootstrapError {
     }
 }
 
-fn number(get: Variables<'_>, variable: &str) -> Result<Option<usize>, BootstrapError> {
+pub(crate) fn number(get: Variables<'_>, variable: &str) -> Result<Option<usize>, BootstrapError> {
     let Some(text) = get(variable)? else {
         return Ok(None);
     };
@@ -187,12 +196,15 @@ fn number(get: Variables<'_>, variable: &str) -> Result<Option<usize>, Bootstrap
     }
 }
 
+/// The variable that says where rank 0 is.
+pub(crate) const ROOT: &str = "MSCCLPP_ROOT";
+
 /// Where the ranks of this launcher meet.
 pub(crate) fn root_in(get: Variables<'_>, launcher: Launcher) -> Result<Root, BootstrapError> {
-    if let Some(value) = get("MSCCLPP_ROOT")? {
+    if let Some(value) = get(ROOT)? {
         return value.parse().map_err(|error| match error {
             BootstrapError::BadAddress { reason, .. } => BootstrapError::BadEnvironment {
-                variable: "MSCCLPP_ROOT".into(),
+                variable: ROOT.into(),
                 value,
                 reason: format!(
                     "{reason}; write ip:port, [ipv6]:port, interface:ip:port or file:PATH"

@@ -60,6 +60,8 @@
 //! | `MSCCLPP_SOCKET_IFNAME`, `MSCCLPP_SOCKET_FAMILY` | see [`interface`] |
 //! | `MSCCLPP_BOOTSTRAP_TIMEOUT`, `MSCCLPP_SILENCE_TIMEOUT`, … | see [`Deadlines`] |
 //! | `MSCCLPP_HOSTID` | see [`host::id`] |
+//!
+//! [`environment::faults`] says which of them cannot be used.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -68,6 +70,7 @@ mod bootstrap;
 mod collectives;
 mod deadline;
 mod deadlines;
+pub mod environment;
 mod error;
 mod failure;
 mod file;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! Secrets and the keys derived from them. None of them is ever printed.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::Read;
 
@@ -9,6 +10,11 @@ use sha2::Sha256;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::BootstrapError;
+
+/// The variable that may hold the secret.
+pub(crate) const TEXT: &str = "MSCCLPP_SECRET";
+/// The variable that may name a file with it.
+pub(crate) const FILE: &str = "MSCCLPP_SECRET_FILE";
 
 /// The largest secret file that is read.
 const MAX_SECRET: usize = 64 * 1024;
@@ -64,13 +70,18 @@ impl Secret {
                 reason: "it is empty".into(),
             });
         }
-        if secret.0.len() < SHORT {
+        if secret.is_short() {
             tracing::warn!(
                 bytes = secret.0.len(),
                 "the job's secret is short enough to be guessed; use 16 random bytes or more"
             );
         }
         Ok(secret)
+    }
+
+    /// Whether it can be guessed.
+    pub(crate) fn is_short(&self) -> bool {
+        self.0.len() < SHORT
     }
 
     /// Draws 32 random bytes.
@@ -89,20 +100,22 @@ impl Secret {
     /// [`BootstrapError::BadSecret`] when both are set, the text is empty, or as
     /// [`from_file`](Self::from_file).
     pub fn from_environment() -> Result<Option<Self>, BootstrapError> {
-        let text = std::env::var_os("MSCCLPP_SECRET");
-        let file = std::env::var_os("MSCCLPP_SECRET_FILE");
+        Self::from_variables(|name| std::env::var_os(name))
+    }
+
+    pub(crate) fn from_variables(
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Option<Self>, BootstrapError> {
+        let text = variable(TEXT);
+        let file = variable(FILE);
         match (text, file) {
             (None, None) => Ok(None),
             (Some(_), Some(_)) => Err(BootstrapError::BadSecret {
-                source_name: "MSCCLPP_SECRET".into(),
+                source_name: TEXT.into(),
                 reason: "MSCCLPP_SECRET_FILE is set too; unset one of them".into(),
             }),
-            (Some(text), None) => {
-                Self::from_text(text.as_encoded_bytes(), "MSCCLPP_SECRET").map(Some)
-            }
-            (None, Some(path)) => {
-                Self::read(path.as_ref(), &format!("MSCCLPP_SECRET_FILE={path:?}")).map(Some)
-            }
+            (Some(text), None) => Self::from_text(text.as_encoded_bytes(), TEXT).map(Some),
+            (None, Some(path)) => Self::read(path.as_ref(), &format!("{FILE}={path:?}")).map(Some),
         }
     }
 
@@ -155,18 +168,24 @@ impl Secret {
 }
 
 #[cfg(unix)]
-fn warn_if_readable_by_others(file: &std::fs::File, path: &std::path::Path) {
+pub(crate) fn others_may_open(file: &std::fs::File) -> bool {
     use std::os::unix::fs::MetadataExt;
-    if file.metadata().is_ok_and(|m| m.mode() & 0o077 != 0) {
+    file.metadata().is_ok_and(|m| m.mode() & 0o077 != 0)
+}
+
+#[cfg(not(unix))]
+pub(crate) fn others_may_open(_: &std::fs::File) -> bool {
+    false
+}
+
+fn warn_if_readable_by_others(file: &std::fs::File, path: &std::path::Path) {
+    if others_may_open(file) {
         tracing::warn!(
             path = %path.display(),
             "others than its owner may open the secret file; chmod 600 it"
         );
     }
 }
-
-#[cfg(not(unix))]
-fn warn_if_readable_by_others(_: &std::fs::File, _: &std::path::Path) {}
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -28,9 +28,12 @@
 //! `MSCCLPP_FORCE_DISABLE_GDR` (tokens in a GPU's memory are written by copies, not through GDRCopy),
 //! and those that start with `MSCCLPP_NCCL_`.
 
+#[cfg(feature = "ib")]
+use std::cell::RefCell;
 use std::sync::OnceLock;
 
 use mscclpp_bootstrap::Deadlines;
+use mscclpp_bootstrap::environment::Fault;
 
 use crate::gpu_queue::IbMode;
 
@@ -67,6 +70,36 @@ pub fn env() -> &'static Env {
 
 impl Env {
     fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let deadlines = Deadlines::read(&variable);
+        Self::take(deadlines, variable, |fault| {
+            tracing::warn!("{}", fault.why);
+        })
+    }
+
+    /// What cannot be used of the variables that are read here; those of [`Deadlines`] are looked at
+    /// by [`mscclpp_bootstrap::environment`].
+    #[cfg(feature = "ib")]
+    pub(crate) fn faults(variable: impl Fn(&str) -> Option<String>) -> Vec<Fault> {
+        let faults = RefCell::new(Vec::new());
+        let deadlines = Deadlines::read(|_| None);
+        let env = Self::take(deadlines, &variable, |fault| {
+            faults.borrow_mut().push(fault);
+        });
+        let mut faults = faults.into_inner();
+        if env.gid_index == Some(u32::MAX) {
+            let name = "MSCCLPP_IB_GID_INDEX";
+            let text = variable(name).unwrap_or_default();
+            let why = format!("{name}={text} is no index: no port has such a GID");
+            faults.push(fault(name, why, "NUMBER, from 0"));
+        }
+        faults
+    }
+
+    fn take(
+        deadlines: Deadlines,
+        variable: impl Fn(&str) -> Option<String>,
+        refuse: impl Fn(Fault),
+    ) -> Self {
         let names = |name: &str| {
             let Some(text) = variable(name).filter(|text| !text.trim().is_empty()) else {
                 return Vec::new();
@@ -80,12 +113,16 @@ impl Env {
             let value = value.filter(|value| (least..=most).contains(value));
             match value {
                 Some(_) => tracing::info!("{name}={text}"),
-                None => tracing::warn!("{name}={text} is not {least} to {most}: ignored"),
+                None => {
+                    let range = format!("{least} to {most}");
+                    let why = format!("{name}={text} is not {range}: ignored");
+                    refuse(fault(name, why, &format!("NUMBER, {range}")));
+                }
             }
             value
         };
         Self {
-            deadlines: Deadlines::read(&variable),
+            deadlines,
             hca_devices: names("MSCCLPP_HCA_DEVICES"),
             ib_mode: match variable("MSCCLPP_IBV_MODE").as_deref().map(str::trim) {
                 None | Some("") => IbMode::Host,
@@ -98,9 +135,9 @@ impl Env {
                     IbMode::HostNoAtomic
                 }
                 Some(text) => {
-                    tracing::warn!(
-                        "MSCCLPP_IBV_MODE={text} is neither host nor host-no-atomic: ignored"
-                    );
+                    let name = "MSCCLPP_IBV_MODE";
+                    let why = format!("{name}={text} is neither host nor host-no-atomic: ignored");
+                    refuse(fault(name, why, "host or host-no-atomic"));
                     IbMode::Host
                 }
             },
@@ -115,6 +152,10 @@ impl Env {
             ib_retry_count: field("MSCCLPP_IB_RETRY_CNT", 0, 7),
         }
     }
+}
+
+fn fault(name: &str, why: String, value: &str) -> Fault {
+    Fault::new(name, why, format!("{name}={value}"))
 }
 
 #[cfg(all(test, not(loom)))]

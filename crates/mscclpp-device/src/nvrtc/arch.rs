@@ -35,11 +35,20 @@ impl Arch {
     pub fn from_env() -> Result<Vec<Self>, NvrtcError> {
         // What is no text is no number either.
         let list = std::env::var_os(ARCHS_VARIABLE).unwrap_or_default();
-        let list = list.to_string_lossy();
-        if list.trim().is_empty() {
+        Self::list(&list.to_string_lossy())
+    }
+
+    /// Those of a comma list, as [`from_env`](Self::from_env) reads it; 80, 90, 100 and 120 if it is
+    /// blank.
+    ///
+    /// # Errors
+    ///
+    /// [`NvrtcError::Arch`] with the part that is none.
+    pub fn list(text: &str) -> Result<Vec<Self>, NvrtcError> {
+        if text.trim().is_empty() {
             return Ok(DEFAULT.map(Self::from).to_vec());
         }
-        list.split(',').map(str::parse).collect()
+        text.split(',').map(str::parse).collect()
     }
 }
 

@@ -12,14 +12,14 @@ pub(super) const DEFAULT: &str = "backend proxy-ethernet";
 pub(super) fn checks(seen: &Seen<'_>, checks: &[Check]) -> Vec<Check> {
     let lack = |name: &str| -> Option<Lack> {
         let check = checks.iter().find(|check| check.name == name)?;
-        let why = match check.status {
-            CheckStatus::Ok => return None,
+        match check.status {
+            CheckStatus::Ok => None,
             // There is no GPU, or no HCA; what else was seen does not matter here.
-            CheckStatus::NotNeeded => check.found.split(" (").next().unwrap_or_default().into(),
-            _ => format!("{name}: {}", check.found),
-        };
-        let check = name.to_owned();
-        Some(Lack { check, why })
+            CheckStatus::NotNeeded => Some(Lack::of_hardware(
+                check.found.split(" (").next().unwrap_or_default(),
+            )),
+            _ => Some(Lack::told_by(name, format!("{name}: {}", check.found))),
+        }
     };
     let all =
         |names: &[&str]| -> Vec<Lack> { names.iter().filter_map(|name| lack(name)).collect() };
@@ -44,6 +44,7 @@ pub(super) fn checks(seen: &Seen<'_>, checks: &[Check]) -> Vec<Check> {
     };
     // Nobody has tried the backend for ConnectX; what the machine would lack is told with it.
     let mut connectx = vec![Lack {
+        fix: "build with the feature gpunetio, and set GPUNETIO_LIBRARY".into(),
         check: String::new(),
         why: "it takes the feature gpunetio and the library that GPUNETIO_LIBRARY names, and nobody has tried it yet".into(),
     }];
@@ -54,10 +55,7 @@ pub(super) fn checks(seen: &Seen<'_>, checks: &[Check]) -> Vec<Check> {
         rdma::IBVERBS,
     ]));
     connectx.extend(match seen.adapters.is_empty() {
-        true => Some(Lack {
-            check: String::new(),
-            why: "there is no ConnectX".into(),
-        }),
+        true => Some(Lack::of_hardware(gpu::NO_CONNECTX)),
         false => no_port(seen),
     });
     vec![
@@ -84,9 +82,35 @@ pub(super) fn checks(seen: &Seen<'_>, checks: &[Check]) -> Vec<Check> {
 /// Something that a backend needs.
 #[derive(Clone)]
 struct Lack {
+    /// What to do, where the check alone does not say it.
+    fix: String,
     /// Name of the check that tells it.
     check: String,
     why: String,
+}
+
+impl Lack {
+    fn told_by(check: &str, why: impl Into<String>) -> Self {
+        Self {
+            fix: String::new(),
+            check: check.into(),
+            why: why.into(),
+        }
+    }
+
+    /// Of a card: checks of its drivers say no more than that they are not needed.
+    fn of_hardware(why: &str) -> Self {
+        let (card, check) = match why {
+            gpu::NO_GPU => ("a GPU", gpu::GPU),
+            gpu::NO_CONNECTX => ("a ConnectX", rdma::DRIVER),
+            _ => ("an HCA", rdma::DRIVER),
+        };
+        Self {
+            fix: format!("{card}: see {check}"),
+            check: String::new(),
+            why: why.into(),
+        }
+    }
 }
 
 fn no_port(seen: &Seen<'_>) -> Option<Lack> {
@@ -97,17 +121,12 @@ fn no_port(seen: &Seen<'_>) -> Option<Lack> {
     if seen.devices.iter().any(works) {
         return None;
     }
-    let why = match seen.has_hca() {
-        true => "no HCA can be opened and has a port that can be used",
-        false => "there is no HCA",
-    };
-    Some(Lack {
-        check: if seen.has_hca() {
-            "hca".into()
-        } else {
-            String::new()
-        },
-        why: why.into(),
+    Some(match (seen.has_hca(), seen.devices.is_empty()) {
+        (false, _) => Lack::of_hardware("there is no HCA"),
+        (true, without_driver) => Lack::told_by(
+            if without_driver { rdma::DRIVER } else { "hca" },
+            "no HCA can be opened and has a port that can be used",
+        ),
     })
 }
 
@@ -116,22 +135,23 @@ fn line(name: &str, what: &str, lacks: Vec<Lack>) -> Check {
     if lacks.is_empty() {
         return Check::ok(name, format!("works here ({what})"));
     }
-    let (mut reasons, mut names) = (Vec::new(), Vec::new());
+    let (mut reasons, mut fixes, mut names) = (Vec::new(), Vec::new(), Vec::new());
+    let add = |list: &mut Vec<String>, text: String| {
+        if !text.is_empty() && !list.contains(&text) {
+            list.push(text);
+        }
+    };
     for lack in lacks {
-        if !reasons.contains(&lack.why) {
-            reasons.push(lack.why);
-        }
-        if !lack.check.is_empty() {
-            names.push(lack.check);
-        }
+        add(&mut reasons, lack.why);
+        add(&mut fixes, lack.fix);
+        add(&mut names, lack.check);
     }
     let found = format!(
         "does not work here ({what}), because {}",
         reasons.join("; ")
     );
-    let fix = match names.is_empty() {
-        true => String::new(),
-        false => format!("see {}", names.join(", ")),
-    };
-    Check::missing(name, found, fix)
+    if !names.is_empty() {
+        fixes.push(format!("see {}", names.join(", ")));
+    }
+    Check::missing(name, found, fixes.join("; "))
 }

@@ -5,12 +5,14 @@ use super::{Check, CheckStatus, Seen};
 use crate::machine::GpuFunction;
 
 pub(super) const CUDA: &str = "cuda driver";
+pub(super) const GPU: &str = "gpu";
 pub(super) const DEVICE_FILES: &str = "nvidia device files";
 pub(super) const HCA_ACCESS: &str = "gpu memory for hcas";
 pub(super) const NVRTC: &str = "nvrtc";
 pub(super) const PEER_MAPPING: &str = "peer mapping";
 
-const NO_GPU: &str = "there is no GPU";
+pub(super) const NO_GPU: &str = "there is no GPU";
+pub(super) const NO_CONNECTX: &str = "there is no ConnectX";
 
 pub(super) fn checks(seen: &Seen<'_>) -> Vec<Check> {
     vec![
@@ -33,12 +35,11 @@ fn unless_needed(seen: &Seen<'_>, check: Check) -> Check {
 }
 
 fn list(seen: &Seen<'_>) -> Check {
-    const NAME: &str = "gpu";
     let by_driver = seen.live.cuda.as_ref().map_or(&[][..], |cuda| &cuda.gpus);
     let on_pci = seen.gpus();
     let names: Vec<String> = match (on_pci, by_driver) {
         ([], []) => {
-            return Check::not_needed(NAME, "none on PCI: kernels run on CPU threads");
+            return Check::not_needed(GPU, "none on PCI: kernels run on CPU threads");
         }
         // A container may hide sysfs.
         ([], shown) => (shown.iter())
@@ -55,7 +56,7 @@ fn list(seen: &Seen<'_>) -> Check {
             })
             .collect(),
     };
-    Check::ok(NAME, names.join("; "))
+    Check::ok(GPU, names.join("; "))
 }
 
 /// The text behind `NVRM version:`, and whether the module is the open one.
@@ -210,11 +211,7 @@ fn hca_access(seen: &Seen<'_>) -> Check {
 
 fn peer_mapping(seen: &Seen<'_>) -> Check {
     if !seen.has_gpu() || seen.adapters.is_empty() {
-        let what = if seen.has_gpu() {
-            "there is no ConnectX"
-        } else {
-            NO_GPU
-        };
+        let what = if seen.has_gpu() { NO_CONNECTX } else { NO_GPU };
         return Check::not_needed(PEER_MAPPING, what);
     }
     let fix = |others: &str| {

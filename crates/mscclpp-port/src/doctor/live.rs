@@ -2,6 +2,7 @@
 //! What files do not say: libraries, drivers and programs, asked on this machine.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 
 use mscclpp_ib_sys::{LoadError, Mlx5dv, Verbs};
 use rustix::fs::Access;
@@ -26,6 +27,8 @@ pub(super) struct Live {
     pub(super) hcas: BTreeMap<String, Result<AskedHca, String>>,
     /// Device files that are there and that this process may not open.
     pub(super) denied: Vec<String>,
+    /// Variables that begin as this project's do, by name.
+    pub(super) environment: BTreeMap<String, OsString>,
     /// How a GID would be chosen.
     pub(super) wish: Wish,
     /// The HCAs that `MSCCLPP_HCA_DEVICES` names.
@@ -85,6 +88,10 @@ impl Live {
                 .filter(|file| {
                     rustix::fs::access(file, Access::READ_OK | Access::WRITE_OK).is_err()
                 })
+                .collect(),
+            environment: std::env::vars_os()
+                .map(|(name, value)| (name.to_string_lossy().into_owned(), value))
+                .filter(|(name, _)| name.starts_with(super::environment::PREFIX))
                 .collect(),
             wish: Wish {
                 port: None,

@@ -17,6 +17,7 @@
 //!
 //! | name | `ok` if | needed for |
 //! |---|---|---|
+//! | `environment` | each variable `MSCCLPP_*` that is set is known, and its value can be used and is no short secret | whatever reads it |
 //! | `network` | a network interface is up | all, for ranks to meet |
 //! | `c++ compiler` | `$CXX`, `c++`, `g++` or `clang++` starts | kernels on CPU threads |
 //! | `gpu` | an NVIDIA GPU is on PCI | kernels on GPUs |
@@ -43,6 +44,7 @@
 
 mod backend;
 mod compiler;
+mod environment;
 mod gpu;
 mod hca;
 mod host;
@@ -184,7 +186,8 @@ impl Report {
             adapters: hca::adapters(root),
             survey: Survey::new(root, live.wish, &live.named),
         };
-        let mut checks = host::checks(&seen);
+        let mut checks = vec![environment::check(&seen)];
+        checks.extend(host::checks(&seen));
         checks.extend(gpu::checks(&seen));
         checks.extend(rdma::checks(&seen));
         for device in &seen.devices {

@@ -5,6 +5,7 @@ use super::hca::generation;
 use super::{Check, Seen};
 use crate::machine::RdmaDevice;
 
+pub(super) const DRIVER: &str = "rdma driver";
 pub(super) const IBVERBS: &str = "libibverbs";
 
 pub(super) fn checks(seen: &Seen<'_>) -> Vec<Check> {
@@ -37,7 +38,6 @@ fn mlx5(seen: &Seen<'_>) -> Check {
 }
 
 fn driver(seen: &Seen<'_>) -> Check {
-    const NAME: &str = "rdma driver";
     let driven = |address| {
         let mut functions = seen
             .devices
@@ -51,18 +51,21 @@ fn driver(seen: &Seen<'_>) -> Check {
         .collect();
     let names: Vec<&str> = (seen.devices.iter().map(|device| device.name.as_str())).collect();
     match (names.is_empty(), without.is_empty()) {
-        (true, true) => Check::not_needed(NAME, "there is no HCA"),
+        (true, true) => Check::not_needed(DRIVER, "there is no HCA"),
         (true, false) => Check::missing(
-            NAME,
+            DRIVER,
             format!("no RDMA device for {}", without.join(", ")),
             "modprobe mlx5_ib (on Ubuntu's cloud kernels: apt install linux-modules-extra-$(uname \
              -r)); for a container, on its host",
         ),
-        (false, true) => Check::ok(NAME, names.join(", ")),
+        (false, true) => Check::ok(DRIVER, names.join(", ")),
         // Given to somebody else, as a host does with functions that are not its container's.
         (false, false) => {
             let (names, without) = (names.join(", "), without.join(", "));
-            Check::ok(NAME, format!("{names}; no RDMA device here for {without}"))
+            Check::ok(
+                DRIVER,
+                format!("{names}; no RDMA device here for {without}"),
+            )
         }
     }
 }

@@ -3,11 +3,14 @@
 //!
 //! ```text
 //! ibverbs=FILE  mlx5=FILE  nvrtc=TEXT  compiler=TEXT  cuda=MAJOR.MINOR
+//! env=NAME VALUE
 //! no-cuda=REASON  no-compiler=REASON  denied=DEVICE_FILE
 //! cuda-gpu PCI NAME DMA_BUF
 //! asked HCA atomics=0|1 port=NUMBER:ACTIVE/MAX... [grh=1]
 //! asked-not HCA REASON
 //! ```
+
+use std::ffi::OsString;
 
 use super::super::live::{AskedHca, AskedPort, Cuda, CudaGpu};
 use super::*;
@@ -30,6 +33,7 @@ impl Live {
             compiler: Err(String::new()),
             hcas: Default::default(),
             denied: Vec::new(),
+            environment: Default::default(),
             wish: Wish::default(),
             named: Vec::new(),
         };
@@ -37,6 +41,11 @@ impl Live {
             live.take(words);
         }
         live
+    }
+
+    /// Sets a variable of the environment.
+    pub(super) fn set(&mut self, name: &str, value: impl Into<OsString>) {
+        self.environment.insert(name.into(), value.into());
     }
 
     fn take(&mut self, words: &[String]) {
@@ -49,6 +58,7 @@ impl Live {
             "compiler" => self.compiler = Ok(text),
             "no-compiler" => self.compiler = Err(text),
             "no-cuda" => self.cuda = Err(text),
+            "env" => self.set(value, &words[1]),
             "denied" => self.denied.push(text),
             "cuda" => {
                 let (major, minor) = value.split_once('.').unwrap();

@@ -5,6 +5,19 @@ use super::CheckStatus::{self, Missing, NotNeeded, Ok as Fine, Unknown};
 
 /// The lines that matter on each machine: status, and a part of what was found or of the fix.
 pub(super) const EXPECTED: &[(&str, &str, CheckStatus, &str)] = &[
+    ("none", "environment", Fine, "no variable MSCCLPP_* is set"),
+    (
+        "bad-settings",
+        "environment",
+        Missing,
+        "nothing reads MSCCLPP_BOOTSTRAP_TIMOUT",
+    ),
+    (
+        "bad-settings",
+        "environment",
+        Missing,
+        "MSCCLPP_BOOTSTRAP_TIMEOUT instead of MSCCLPP_BOOTSTRAP_TIMOUT",
+    ),
     ("none", "gpu", NotNeeded, "CPU threads"),
     ("none", "nvrtc", NotNeeded, "no GPU"),
     ("none", "libibverbs", NotNeeded, "no HCA"),
@@ -12,6 +25,13 @@ pub(super) const EXPECTED: &[(&str, &str, CheckStatus, &str)] = &[
     ("none", "backend proxy-ethernet", Fine, "works here"),
     ("none", "backend gpu-initiated soft0", Fine, "works here"),
     ("none", "backend proxy-ib", Missing, "there is no HCA"),
+    (
+        "none",
+        "backend proxy-ib",
+        Missing,
+        "an HCA: see rdma driver",
+    ),
+    ("none", "backend proxy-ipc", Missing, "a GPU: see gpu"),
     ("bare", "network", Missing, "ip link set lo up"),
     ("bare", "c++ compiler", Missing, "apt install g++"),
     ("bare", "softnic", Fine, "soft0"),

@@ -2,6 +2,7 @@
 //! What the doctor says of recorded machines.
 
 mod answers;
+mod environment;
 mod expected;
 
 use std::collections::BTreeSet;
@@ -88,14 +89,41 @@ fn ib_doctor_tells_a_fix_for_all_that_is_missing_and_the_default_backend_by_itse
                 "{check:?}"
             );
             let nothing_to_do = check.fix.is_empty();
-            let no_hca = check.name.starts_with(backend::PREFIX);
             match check.status {
-                Missing | Unknown => assert!(!nothing_to_do || no_hca, "{name}: {check:?}"),
+                Missing | Unknown => assert!(!nothing_to_do, "{name}: {check:?}"),
                 Fine => {}
                 NotNeeded => assert!(nothing_to_do, "{name}: {check:?}"),
             }
         }
         assert_eq!(report.default_works(), name != "bare", "{name}");
+    }
+}
+
+/// Checks that a fix points to.
+fn seen_from(fix: &str) -> impl Iterator<Item = &str> {
+    let lists = fix.split("see ").skip(1);
+    let lists = lists.map(|rest| rest.split([';', ')', ':']).next().unwrap_or_default());
+    lists.flat_map(|list| list.split(", "))
+}
+
+#[test]
+fn ib_a_backends_fix_leads_to_a_check_that_says_more() {
+    for name in machines() {
+        let report = report(&name);
+        let backends = |check: &&Check| check.name.starts_with(backend::PREFIX);
+        for check in report.checks.iter().filter(backends) {
+            for target in seen_from(&check.fix) {
+                let mut there = report.checks.iter().filter(|other| {
+                    other.name == target || target == "hca" && other.name.starts_with("hca ")
+                });
+                let says_more = there.any(|other| {
+                    // They list the cards that there are.
+                    let hardware = ["gpu", "rdma driver"].contains(&target);
+                    hardware || matches!(other.status, Missing | Unknown)
+                });
+                assert!(says_more, "{name}: {target} of {check:?}\n{report}");
+            }
+        }
     }
 }
 
