@@ -152,9 +152,13 @@ fn libraries(seen: &Seen<'_>) -> Vec<Fault> {
 
 #[cfg(feature = "cuda")]
 fn architectures(seen: &Seen<'_>) -> Option<Fault> {
-    use mscclpp_device::nvrtc::{ARCHS_VARIABLE, Arch};
+    use mscclpp_device::nvrtc::{ARCHS_VARIABLE, Arch, NvrtcError};
     let value = text(seen.live.environment.get(ARCHS_VARIABLE)?);
-    let error = Arch::list(&value).err()?;
+    let error = match Arch::list(&value).err()? {
+        // Its own words have the variable, too.
+        NvrtcError::Arch { text } => format!("{text:?} is no GPU architecture"),
+        error => error.to_string(),
+    };
     let why = format!("{ARCHS_VARIABLE}={value}: {error}");
     let fix = format!("{ARCHS_VARIABLE}=80,90,100,120");
     Some(Fault::new(ARCHS_VARIABLE, why, fix))
