@@ -13,24 +13,13 @@ use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
 };
 
-use crate::harness::is_guest;
-
+/// After how long without a sign of life a rank counts as dead in these jobs. By default it is 5 s.
+pub(super) const SILENCE: Duration = Duration::from_secs(1);
 /// How long the others have to learn of a death, and to end what waits for it.
 const SEEN: Duration = Duration::from_secs(2);
 
 /// How long a process may take to stop.
 const STOPS: Duration = Duration::from_secs(10);
-
-/// After how long without a sign of life a rank counts as dead in these jobs. By default it is 5 s.
-pub(super) fn silence() -> Duration {
-    on_these_cores(Duration::from_secs(1))
-}
-
-/// What a time for real cores is on these, which may be emulated: then a rank that lives may be silent
-/// for longer than real ones are, and hears of a death as late.
-pub(super) fn on_these_cores(time: Duration) -> Duration {
-    if is_guest() { 3 * time } else { time }
-}
 
 /// What happens to a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +40,8 @@ impl Fault {
     /// How long the others may take to learn of it and to tell.
     pub(super) fn seen_within(self) -> Duration {
         match self {
-            Self::Kill | Self::Close => on_these_cores(SEEN),
-            Self::Stop | Self::Cut => silence() + on_these_cores(SEEN),
+            Self::Kill | Self::Close => SEEN,
+            Self::Stop | Self::Cut => SILENCE + SEEN,
         }
     }
 }

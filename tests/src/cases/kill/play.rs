@@ -12,7 +12,6 @@ use mscclpp_port::{Error, GpuNetIoConfig, GpuNetIoService, Status};
 use mscclpp_softnic as softnic;
 
 use super::RANKS;
-use super::fault::on_these_cores;
 use super::left::Left;
 use super::moment::{Half, Moment, Operation, What, moments};
 use crate::backend::{BACKENDS, Backend, Setup};
@@ -39,16 +38,13 @@ pub(super) const CLEAN: &str = "CLEAN";
 const CHILD: Duration = Duration::from_secs(120);
 /// How long joining may take.
 const JOINS: Duration = Duration::from_secs(30);
+/// The same where it is to fail.
+pub(super) const JOIN_TIME: Duration = Duration::from_secs(3);
 /// A call that needs a rank that is known to be dead ends within this.
 const AT_ONCE: Duration = Duration::from_millis(500);
 /// How often a kernel makes a call before the host looks.
 const CALLS: usize = 64;
 const BYTES: u64 = 4096;
-
-/// How long joining may take where it is to fail.
-pub(super) fn join_time() -> Duration {
-    on_these_cores(Duration::from_secs(3))
-}
 
 /// Plays the part of this process's rank.
 pub(in crate::cases) fn play(number: usize, victim: usize) -> TestResult {
@@ -135,7 +131,7 @@ impl Part {
         let backend = || backend.context("the moment needs a backend");
         let time = if moment.what == What::Join && self.victim < RANKS {
             println!("{WAITING}");
-            join_time()
+            JOIN_TIME
         } else {
             JOINS
         };
@@ -425,7 +421,7 @@ impl Part {
         let status = last.context("two calls")?.status()?;
         let took = begun.elapsed();
         ensure!(
-            status != Status::Ok && took < on_these_cores(AT_ONCE),
+            status != Status::Ok && took < AT_ONCE,
             "a later flush returns {status:?} after {took:?}"
         );
         Ok(())

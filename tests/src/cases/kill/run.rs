@@ -10,11 +10,11 @@ use mscclpp_bootstrap::Deadline;
 use rustix::process::Signal;
 
 use super::RANKS;
-use super::fault::{Fault, close_sockets, on_these_cores, silence, stop};
+use super::fault::{Fault, SILENCE, close_sockets, stop};
 use super::left::Left;
 use super::moment::{Moment, What};
 use super::network::Network;
-use super::play::{CLEAN, ENDED, NAMED, PART, WAITING, join_time};
+use super::play::{CLEAN, ENDED, JOIN_TIME, NAMED, PART, WAITING};
 use crate::harness::{Context, Job, Place, Skip};
 
 /// How long ranks may take to come to the moment.
@@ -177,7 +177,7 @@ impl<'a> Jobs<'a> {
     }
 
     fn job(&self, place: Place, part: &str) -> anyhow::Result<Job> {
-        self.job_with(place, part, silence())
+        self.job_with(place, part, SILENCE)
     }
 
     fn job_with(&self, mut place: Place, part: &str, silence: Duration) -> anyhow::Result<Job> {
@@ -210,7 +210,7 @@ impl<'a> Jobs<'a> {
             job.expect(rank, WAITING, comes)?;
         }
         match late {
-            Some(0) => thread::sleep(on_these_cores(LOOKS_FOR_IT)),
+            Some(0) => thread::sleep(LOOKS_FOR_IT),
             // Rank 0 can only name, and tell, whom it knows.
             Some(_) => checked_in(&job, RANKS - 2, comes)?,
             None => {}
@@ -235,8 +235,8 @@ impl<'a> Jobs<'a> {
         }
         let limit = match self.what {
             // Without rank 0 there is nobody who knows.
-            What::Join if victim == 0 || late == Some(0) => join_time() + fault.seen_within(),
-            What::Teardown => on_these_cores(TEARDOWN),
+            What::Join if victim == 0 || late == Some(0) => JOIN_TIME + fault.seen_within(),
+            What::Teardown => TEARDOWN,
             _ => fault.seen_within(),
         };
         let mut last = begun;
@@ -274,7 +274,7 @@ impl<'a> Jobs<'a> {
         }
         // It may have ended already, or not wait for a word.
         let _ = job.tell(victim);
-        let limit = Deadline::after(8 * silence() + join_time() + on_these_cores(TEARDOWN));
+        let limit = Deadline::after(8 * SILENCE + JOIN_TIME + TEARDOWN);
         let (_, line) = job.line(victim, limit)?;
         ensure!(!line.starts_with(ENDED), "it was not disturbed: {line}");
         job.expect(victim, CLEAN, limit)?;
