@@ -156,8 +156,8 @@ fn rank_0_that_loses_its_connections_while_joining_blames_nobody_who_lives() {
     }
 }
 
-/// Three neighbours die at once; how long it took until all others knew of all three.
-fn neighbours_die() -> Duration {
+#[test]
+fn those_whose_neighbours_died_hear_of_all_deaths() {
     let (mut ranks, _directory) = silence(8);
     let killed = Instant::now();
     // In the tree 0-1, 0-2-3, 0-4-5, 4-6-7 this leaves 1, 3, 5 and {6, 7} without each other.
@@ -176,14 +176,7 @@ fn neighbours_die() -> Duration {
     }
     let took = killed.elapsed();
     println!("all ranks knew of three deaths after {took:?}");
-    took
-}
-
-#[test]
-fn those_whose_neighbours_died_hear_of_all_deaths() {
-    // Two looks with a pause between them, and the way on, leave a busy machine little of the time;
-    // who is named has to hold each time.
-    assert!((0..3).any(|_| neighbours_die() < secs(2)));
+    assert!(took < secs(2), "{took:?}");
 }
 
 #[test]
