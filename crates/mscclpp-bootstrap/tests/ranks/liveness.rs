@@ -13,7 +13,7 @@ use rustix::process::{
 };
 
 use crate::body::{run_joined_with, secs};
-use crate::processes::{Rank, Told, check_in, world};
+use crate::processes::{Rank, Told, joining, world};
 
 /// Silence of the default and the time to see it and to tell all.
 const SEEN: Duration = Duration::from_millis(6500);
@@ -94,17 +94,7 @@ fn a_stopped_process_is_named_to_all_and_not_taken_back() {
 #[test]
 fn a_process_that_is_stopped_while_joining_is_named_to_all() {
     for victim in [0, 2] {
-        // Rank 3 never comes.
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(
-            directory.path().join("secret"),
-            "a secret of this very test",
-        )
-        .unwrap();
-        let mut ranks: Vec<Rank> = (0..3)
-            .map(|rank| Rank::start("silence", rank, 4, directory.path()))
-            .collect();
-        check_in(&ranks[1..]);
+        let (mut ranks, _directory) = joining("silence");
         let stopped = Instant::now();
         signal(&ranks[victim], Signal::STOP);
         for r in (0..3).filter(|r| *r != victim) {
@@ -125,17 +115,7 @@ fn rank_0_that_loses_its_connections_while_joining_blames_nobody_who_lives() {
     const LINGERS: Duration = Duration::from_millis(300);
     let begun = Instant::now();
     loop {
-        // Rank 3 never comes.
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(
-            directory.path().join("secret"),
-            "a secret of this very test",
-        )
-        .unwrap();
-        let mut ranks: Vec<Rank> = (0..3)
-            .map(|rank| Rank::start("silence", rank, 4, directory.path()))
-            .collect();
-        check_in(&ranks[1..]);
+        let (mut ranks, _directory) = joining("silence");
         signal(&ranks[0], Signal::STOP);
         let broke = Instant::now();
         close_sockets(&ranks[0], false);

@@ -62,7 +62,7 @@ impl Rank {
 
 /// Waits until ranks other than 0 have checked in: each opens its listener when it has proven itself
 /// to rank 0, and checks in next.
-pub(crate) fn check_in(ranks: &[Rank]) {
+fn check_in(ranks: &[Rank]) {
     let deadline = Deadline::after(secs(20));
     for rank in ranks {
         while !listens(rank.child.id()) {
@@ -316,19 +316,24 @@ fn nothing_is_left_open_after_a_job() {
     assert!(ranks[0].child.wait().unwrap().success());
 }
 
-#[test]
-fn a_process_that_is_killed_while_joining_is_named_to_all() {
-    // Rank 3 never comes.
+/// Ranks 0 to 2 of a world of 4 that have checked in; rank 3 never comes.
+pub(crate) fn joining(part: &str) -> (Vec<Rank>, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(
         directory.path().join("secret"),
         "a secret of this very test",
     )
     .unwrap();
-    let mut ranks: Vec<Rank> = (0..3)
-        .map(|rank| Rank::start("body", rank, 4, directory.path()))
+    let ranks: Vec<Rank> = (0..3)
+        .map(|rank| Rank::start(part, rank, 4, directory.path()))
         .collect();
     check_in(&ranks[1..]);
+    (ranks, directory)
+}
+
+#[test]
+fn a_process_that_is_killed_while_joining_is_named_to_all() {
+    let (mut ranks, _directory) = joining("body");
     let killed = Instant::now();
     ranks[2].child.kill().unwrap();
     for rank in &mut ranks[..2] {
